@@ -46,7 +46,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "import: wrong": ("import", NAMED, "--from", "vllm"),
     "variant list": ("variant", "list"),
     "variant show": ("variant", "show", "m"),
-    "variant show --json": ("variant", "show", "m", "--json"),
     "variant show: missing": ("variant", "show", CANARY),
     "variant rm: missing": ("variant", "rm", CANARY),
     "recipes: missing": ("recipes", CANARY),

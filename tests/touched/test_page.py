@@ -186,23 +186,23 @@ def test_a_mark_shows_its_record_and_a_figure_gives_its_data(browser: Browser, d
     browser.size(DESK)
     browser.open(demo)
     open_all(browser)
-    browser.run("document.querySelector('#figure-trials-interactive').scrollIntoView({block: 'center'})")
-    browser.wait("!!document.querySelector('#figure-trials-interactive .canvas svg')", 10)
-    mark = "document.querySelector('#figure-trials-interactive .canvas svg .mark-symbol path').getBoundingClientRect()"
+    browser.run("document.querySelector('#figure-answer-ratios').scrollIntoView({block: 'center'})")
+    browser.wait("!!document.querySelector('#figure-answer-ratios .canvas svg')", 10)
+    mark = "document.querySelector('#figure-answer-ratios .canvas svg .mark-symbol path').getBoundingClientRect()"
     box = browser.run(f"(() => {{ const box = {mark}; return [box.x + box.width / 2, box.y + box.height / 2]; }})()")
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     browser.wait("!document.getElementById('tip').hidden", 10)
-    assert "Starts / trials" in browser.run("document.getElementById('tip').textContent")
+    assert "vs. baseline" in browser.run("document.getElementById('tip').textContent")
     saved = """(async () => {
       const made = URL.createObjectURL; let blob;
       URL.createObjectURL = (one) => { blob = one; return made.call(URL, one); };
-      document.querySelector('#figure-trials-interactive .save').click();
+      document.querySelector('#figure-answer-ratios .save').click();
       URL.createObjectURL = made;
       return blob.text();
     })()"""
     lines = browser.run(saved).strip().split("\r\n")
-    assert lines[0].split(",")[:2] == ["kind", "config"]
-    assert sum(line.startswith("trial,") for line in lines) > 40
+    assert lines[0].split(",")[:2] == ["config", "workload"]
+    assert len(lines) > 4
 
 
 def test_the_theme_can_be_chosen(browser: Browser, demo: Path) -> None:

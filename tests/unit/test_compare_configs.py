@@ -44,7 +44,7 @@ def named(engine: str) -> Config:
 
 
 def compared(of: StudyRecords, before: str, after: str) -> ComparedPoint:
-    (point,) = compare_within_study(of, [(named(before), named(after))], metrics=(), conditions=()).points
+    (point,) = compare_within_study(of, [(named(before), named(after))], conditions=()).points
     return point
 
 

@@ -48,7 +48,7 @@ def compared(machine: Machine, faster: float) -> list[tuple[Comparison, StudyRec
     found = []
     for seed in range(PAIRS):
         before, after = study(machine, 100.0, 2 * seed), study(machine, 100.0 * faster, 2 * seed + 1)
-        found.append((compare_studies(before, after, metrics=(), conditions=(), allowed=()), before, after))
+        found.append((compare_studies(before, after, conditions=(), allowed=()), before, after))
     return found
 
 

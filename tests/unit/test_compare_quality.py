@@ -127,7 +127,7 @@ def test_two_variants_of_one_study() -> None:
     both = side("a", 1.0, 1, engines=("old", "new"))
     old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     both = scored(both, {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
-    comparison = compare_within_study(both, [(old, new)], metrics=(), conditions=[gate_condition("perplexity > 1%")])
+    comparison = compare_within_study(both, [(old, new)], conditions=[gate_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
 
@@ -142,14 +142,14 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
     both = without_speed(scored(side("a", 1.0, 1, engines=("old", "new")), quality))
-    comparison = compare_within_study(both, [(old, new)], metrics=(), conditions=[gate_condition("perplexity > 1%")])
+    comparison = compare_within_study(both, [(old, new)], conditions=[gate_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
     assert "throughput" not in page(comparison)
     with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
-        compare_within_study(both, [(old, new)], metrics=(), conditions=[gate_condition(SLOWER_BY_3)])
+        compare_within_study(both, [(old, new)], conditions=[gate_condition(SLOWER_BY_3)])
     with pytest.raises(CannotCompareError, match="no workload in common in a, and no measured quality"):
-        compare_within_study(replace(both, quality=()), [(old, new)], metrics=(), conditions=[])
+        compare_within_study(replace(both, quality=()), [(old, new)], conditions=[])
 
 
 def test_two_studies_that_measured_quality_alone() -> None:

@@ -1,11 +1,10 @@
-"""Two searches against each other: the rates that they found; and a search on a busy machine ends."""
+"""Two searches against each other; and a search on a busy machine ends."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bitbench.analysis.changes import gate_condition
 from bitbench.analysis.rate_search import next_rate, rate_trials
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.study_comparison import compare_studies
@@ -14,14 +13,12 @@ from bitbench.measure.endpoint import EndpointRun, endpoint_workload_at
 from bitbench.measure.trial import RunContext
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.answers.compare import comparison_document
-from bitbench.reports.document.markdown import markdown
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import EngineSetup
 from bitbench.study.study_file import checked_objectives
 from bitbench.study.workload import Constant, Workload
-from bitbench.util.errors import CannotCompareError, ExitCode
+from bitbench.util.errors import CannotCompareError
 from tests.support.synthetic import LOCK, make_instance, make_plan, make_records, make_trial
 
 LIMITS = SearchLimits(start=5, lowest=0.1, highest=1000)
@@ -39,14 +36,12 @@ def open_loop(rate: float, output_tokens: int = 8) -> Workload:
     )
 
 
-def searched(
-    name: str, edge: float, *, slo: str = SLO, url: str = "http://127.0.0.1:1", output_tokens: int = 8
-) -> StudyRecords:
+def searched(name: str, edge: float, *, url: str = "http://127.0.0.1:1", output_tokens: int = 8) -> StudyRecords:
     """A server that meets its objectives up to `edge`."""
     workloads, trials = [open_loop(LIMITS.start, output_tokens)], list[TrialRecord]()
 
     def plan() -> Plan:
-        made = make_plan(["server"], workloads, objectives=checked_objectives(slo))
+        made = make_plan(["server"], workloads, objectives=checked_objectives(SLO))
         setup = EngineSetup(name="server", engine="endpoint", args={"url": url, "model": "m"})
         return made.model_copy(update={"study": made.study.model_copy(update={"engines": (setup,)})})
 
@@ -64,27 +59,12 @@ def searched(
     return make_records(plan(), trials, [instance], name=name, lock=lock)
 
 
-def against(before: StudyRecords, after: StudyRecords, *limits: str) -> Comparison:
-    conditions = [gate_condition(text) for text in limits]
-    return compare_studies(before, after, metrics=(), conditions=conditions, allowed=())
+def against(before: StudyRecords, after: StudyRecords) -> Comparison:
+    return compare_studies(before, after, conditions=(), allowed=())
 
 
-def test_the_rates_that_were_found_are_side_by_side() -> None:
-    comparison = against(searched("a", 40.0), searched("c", 60.0))
-    assert comparison.rates is not None
-    before, after = comparison.rates
-    assert before.rate == pytest.approx(40, rel=0.05)
-    assert after.rate == pytest.approx(60, rel=0.05)
-    assert comparison.points == ()
-    assert comparison.exit_code is ExitCode.DONE
-    assert before.low is not None
-    assert f"[{before.low:.0f}, " in markdown(comparison_document(comparison))
-
-
-def test_other_objectives_or_requests_are_refused() -> None:
-    with pytest.raises(CannotCompareError, match="other objectives"):
-        against(searched("a", 40.0), searched("b", 40.0, slo="ttft_p99=300ms"))
-    with pytest.raises(CannotCompareError, match="output_tokens differ"):
+def test_two_searches_are_compared_by_the_rates_that_both_tried() -> None:
+    with pytest.raises(CannotCompareError, match="output_tokens 8 and 9"):
         against(searched("a", 40.0), searched("b", 40.0, output_tokens=9))
 
 

@@ -17,7 +17,6 @@ from bitbench.reports.document.model import (
     Document,
     Emphasis,
     Heading,
-    Link,
     Mark,
     Name,
     Paragraph,
@@ -57,7 +56,7 @@ DOCUMENT = Document(
     say("A ", Name("study")),
     (
         Paragraph(say(Strong(say("Use ", Name("c"), ".")), " It is ", Quantity(1.5, Unit.RATIO, 1.4, 1.6), " faster.")),
-        Paragraph(say("How to read it: ", Link("below", "the-table"), "."), is_small_print=True),
+        Paragraph(say("How to read it: below."), is_small_print=True),
     ),
     (
         Section(say("The table"), (TABLE, Details("More", (paragraph("folded away"),))), in_terminal=True),
@@ -114,11 +113,10 @@ def test_a_column_has_one_unit_and_a_cell_of_another_names_its_own() -> None:
     assert text.count("–") == 2
 
 
-def test_markdown_is_escaped_and_links_to_its_sections() -> None:
+def test_markdown_is_escaped() -> None:
     text = markdown.markdown(DOCUMENT)
     assert "**Use `c`.** It is 1.50× [1.40, 1.60] faster." in text
     assert "a\\|b" in text
-    assert "[below](#the-table)" in text
     assert "````text\n$ ls ```\n````" in text
     assert "### Inner" in text
 

@@ -61,7 +61,7 @@ def test_a_plan_says_a_reason_once_and_what_is_long(
     assert "Model: smollm2-135m." in shown
     assert shown.count("vLLM no longer reads GGUF files") == 1
     assert "variants smollm2-135m/w8a8-rtn, smollm2-135m/w4a16-rtn, " in shown
-    assert "environments llamacpp, quantize, transformers, vllm: not installed" in shown
+    assert all(f"bitbench env create {name}" in shown for name in ("llamacpp", "quantize", "transformers", "vllm"))
     assert "16 of 42 points run in about " in shown
     assert ": at least 18 starts and 32 trials." in shown
     assert "long: " not in shown

@@ -24,7 +24,7 @@ from tests.unit.test_recommend import study, ttft_p99
 @cache
 def _recommendation() -> Recommendation:
     limits = Limits(objectives=ttft_p99("150ms"), memory_bytes=2000 * 2**20, quality_loss=0.01)
-    return recommend(study(), limits, price_per_hour=1.0)
+    return recommend(study(), limits)
 
 
 @cache

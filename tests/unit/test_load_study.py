@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.load import load_trial_line
 from bitbench.cli.options import counts_option, numbers_option
 from bitbench.measure.load_study import (
     LoadOptions,
@@ -18,9 +17,7 @@ from bitbench.measure.load_study import (
     offer_p95,
     prepare_load,
 )
-from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.objective import RateTrialKind
-from bitbench.study.plan import Config, Point
 from bitbench.study.study_file import checked_objectives, parse_study, study_file_text
 from bitbench.study.workload import Workload, mean_arrival_rate
 from bitbench.util.errors import LoadError, StudyFileError, UsageError
@@ -138,15 +135,6 @@ def test_a_missing_text_file_is_named_as_it_was_given(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StudyFileError, match=r"^the texts prompts/none\.txt cannot be read"):
         prepare_load("http://127.0.0.1:9", replace(OPTIONS, text=Path("prompts/none.txt")), NoClient())  # type: ignore[arg-type]
-
-
-def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
-    point = Point(config=Config(variant="none", engine="m"), workload="rate-0.61875")
-    record = TrialRecord(
-        id="t1", point=point, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
-        outcome=Outcome.CLIENT_BOUND, cause="late",
-    )  # fmt: skip
-    assert "rate-0.61875 rejected: late" in load_trial_line(record, "again", None).plain
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli import progress
-from bitbench.cli.load import load_trial_line
 from bitbench.cli.progress import RunDisplay
-from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.reports.document.model import Bullets, plain_text
 from bitbench.reports.sections.failures import failures_section
 from bitbench.study.plan import Group, Member
@@ -41,13 +40,28 @@ def a_trial() -> TrialRecord:
 
 def test_the_line_of_a_trial_fits() -> None:
     record = a_trial()
-    assert len(load_trial_line(record, " 1/12", None, is_narrow=True)) <= 60
-    assert "p99" in str(load_trial_line(record, " 1/12", None))
     for width, has_times in ((60, False), (120, True)):
         console, stream = drawn(width)
         RunDisplay(console).trial_finished(record)
         assert max(map(len, stream.getvalue().splitlines())) <= width
         assert ("TPOT" in stream.getvalue()) is has_times
+
+
+@pytest.mark.parametrize(
+    ("holds", "why", "said"),
+    [
+        (True, None, "  meets"),
+        (False, "ttft_p99 is 3 s, limit 1 s", "  fails: ttft_p99 is 3 s, limit 1 s"),
+        (None, "ttft_p99 is unknown", "  unknown: ttft_p99 is unknown"),
+    ],
+)
+def test_the_line_of_a_trial_says_whether_it_meets_its_objectives(
+    holds: bool | None, why: str | None, said: str
+) -> None:
+    record = a_trial().model_copy(update={"objectives": ObjectiveResult(holds=holds, why_not=why)})
+    console, stream = drawn(200)
+    RunDisplay(console).trial_finished(record)
+    assert stream.getvalue().rstrip("\n").endswith(said)
 
 
 def test_a_cause_that_every_workload_has_is_printed_once() -> None:

@@ -13,23 +13,18 @@ from bitbench.reports.charts.curves import (
     load_curve_figures,
 )
 from bitbench.reports.charts.figure import (
-    CSS_COLOURS,
-    DARK,
-    LIGHT,
-    MOST_SERIES,
     axis_for,
-    figure_config,
 )
 from bitbench.reports.charts.rows import (
     MOST_LANES,
     ratio_figure,
     ratio_row,
     ratio_rows,
-    trials_figure,
 )
 from bitbench.reports.charts.svg import figure_svg
-from bitbench.reports.charts.trade import is_pareto_better, trade_figures
+from bitbench.reports.charts.trade import is_pareto_better, trade_figure
 from bitbench.reports.document.model import Figure, Quantity, Unit
+from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, figure_config
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
@@ -103,24 +98,6 @@ def test_an_interval_that_is_cut_off_has_an_arrow_head_and_a_sentence() -> None:
     assert "Arrow heads" not in ratio_rows("n", "t", ["Lines are intervals."], [near], "ratio").caption
 
 
-def test_the_trials_of_a_workload(demo: StudySummary) -> None:
-    figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
-    assert figure is not None
-    means = [row for row in figure.rows if row["kind"] == "mean"]
-    assert [row["config"] for row in means] == ["quick", "steady", "twin"]
-    assert [row["rank"] for row in means] == ["1", "2–3", "2–3"]
-    assert [row["heading"] for row in means] == ["1   quick", "2–3   steady", "2–3   twin"]
-    assert [row["versus"] == "baseline" for row in means] == [False, True, False]
-    assert all(str(row["shown"]).endswith("] tok/s") for row in means)
-    flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
-    assert flagged == ["twin-interactive-1-1"]
-    assert "Diamonds" in figure.caption
-    drawn = figure_svg(figure)
-    ElementTree.fromstring(drawn)
-    assert "twin" in drawn
-    assert LIGHT["alarm"] in drawn  # the outlier
-
-
 def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: StudySummary) -> None:
     quick, twin = (next(one.config for one in demo.configs if one.config.engine == name) for name in ("quick", "twin"))
     figure = ratio_figure(demo, Labels.of(demo).marked({quick: CHOSEN, twin: FLAGGED}))
@@ -149,10 +126,9 @@ def test_many_configs_leave_room_for_the_first_screen() -> None:
 
 def test_without_a_result_there_is_no_figure() -> None:
     empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
-    assert trials_figure(empty, empty.rankings[0], labels_of(empty)) is None
     assert load_curve_figures(empty, labels_of(empty)) == []
     assert ratio_figure(empty, labels_of(empty)) is None
-    assert trade_figures(empty, empty.rankings[0], labels_of(empty)) == []
+    assert trade_figure(empty, empty.rankings[0], labels_of(empty)) is None
 
 
 def test_only_what_differs_in_one_thing_is_joined() -> None:
@@ -180,7 +156,7 @@ def test_with_eight_configs_every_line_has_its_name() -> None:
 
 
 def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> None:
-    figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
+    figure = ratio_figure(demo, labels_of(demo))
     assert figure is not None
     assert "Not shown: broken (unsupported (2)); refused (refused)." in figure.caption
     plan = make_plan(["quick", "slow", "unmeasured"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
@@ -192,7 +168,8 @@ def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> N
         for one in summary.configs
     )
     changed = summary.model_copy(update={"configs": without})
-    (trade,) = trade_figures(changed, changed.rankings[0], labels_of(changed))
+    trade = trade_figure(changed, changed.rankings[0], labels_of(changed))
+    assert trade is not None
     assert "Not shown: unmeasured (memory unknown)." in trade.caption
 
 
@@ -202,7 +179,8 @@ def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
     summary = eight_summary()
     alone = [point for point in summary.points if point.point.config.engine == "vllm"]
     of_vllm = summary.model_copy(update={"points": tuple(alone)})
-    figure = trade_figures(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))[0]
+    figure = trade_figure(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))
+    assert figure is not None
     low, high = figure.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert high - low > 100  # MiB; the marks are within one
 
@@ -233,7 +211,8 @@ def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
 def test_speed_against_memory() -> None:
     plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
-    (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
+    figure = trade_figure(summary, summary.rankings[0], labels_of(summary))
+    assert figure is not None
     assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
@@ -242,7 +221,10 @@ def test_speed_against_memory() -> None:
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
     """So that light, dark and print share them, and a name never stands in an expression."""
-    figures: list[Figure | None] = [trials_figure(demo, one, labels_of(demo)) for one in demo.rankings]
+    figures: list[Figure | None] = [
+        ratio_figure(demo, labels_of(demo)),
+        trade_figure(demo, demo.rankings[0], labels_of(demo)),
+    ]
     for figure in figures:
         assert figure is not None
         alt.LayerChart.from_dict(figure.spec)

@@ -97,15 +97,11 @@ def test_nothing_is_fetched_and_only_hashed_scripts_run(text: str) -> None:
 def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
     data = [json.loads(script) for kind, script in Outline(text).scripts if kind == "application/json"]
     figures = {one["name"]: one for one in data if "name" in one}
-    trials = figures["trials-interactive"]
-    place = trials["fields"].index("trial")
-    shown = {row[place] for row in trials["values"]} - {None}
-    assert shown == {
-        run.trial_id
-        for point in demo.points_of("interactive")
-        for run in point.runs
-        if point.point.config.engine != "broken"
-    }
+    ratios = figures["answer-ratios"]
+    config, workload = (ratios["fields"].index(field) for field in ("config", "workload"))
+    shown = {(row[config], row[workload]) for row in ratios["values"]}
+    ranked = {(entry.config.engine, ranking.workload) for ranking in demo.rankings for entry in ranking.entries}
+    assert {(str(name).split()[-1], where) for name, where in shown} == ranked
 
 
 def test_intervals_are_set_apart_and_points_carry_their_numbers(text: str) -> None:
@@ -117,8 +113,8 @@ def test_intervals_are_set_apart_and_points_carry_their_numbers(text: str) -> No
 
 
 def test_the_column_of_names_stays_in_sight(text: str) -> None:
-    tables = re.findall(r'<table class="names-(\d)">\s*<thead><tr>(.*?)</tr>', text)
-    titles = [re.findall(r"<th[^>]*>(.*?)</th>", heads)[int(place) - 1] for place, heads in tables]
+    tables = re.findall(r'<table class="names">\s*<thead><tr>(.*?)</tr>', text)
+    titles = [re.findall(r"<th[^>]*>(.*?)</th>", heads)[0] for heads in tables]
     assert "Config" in titles
     assert "Rank" not in titles
 

@@ -133,7 +133,6 @@ def estimate(low: float, high: float | None) -> PercentileEstimate:
         value=1.0,
         low=low,
         high=high,
-        slowest=2.0,
         confidence=0.95,
         event=CountedEvent.REQUEST,
         events=2000,

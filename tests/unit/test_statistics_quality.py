@@ -16,8 +16,7 @@ from bitbench.analysis.divergence import (
 from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import (
     DEFINITIONS,
-    answers_against_baseline,
-    first_answer_difference,
+    count_equal_answers,
     is_repetitive_answer,
     quality_estimates,
     summarize_quality,
@@ -269,18 +268,15 @@ def test_without_the_baselines_result_or_on_another_text_nothing_is_paired() -> 
     assert only.baseline is None
 
 
-def test_where_answers_part_and_when_they_loop() -> None:
-    assert first_answer_difference((1, 2, 3), (1, 2, 3)) is None
-    assert first_answer_difference((1, 2, 3), (1, 9, 3)) == 1
-    assert first_answer_difference((1, 2), (1, 2, 3)) == 2
+def test_which_answers_are_equal_and_which_loop() -> None:
     assert is_repetitive_answer([5, *[1, 2, 3] * 6])
     assert is_repetitive_answer([7] * 16)
     assert not is_repetitive_answer([7] * 12)  # "ha ha ha"
     assert not is_repetitive_answer(list(range(48)))
     base = [Answer(prompt="a", text="x", tokens=(1, 2)), Answer(prompt="b", text="y", tokens=(3,))]
     mine = [Answer(prompt="a", text="x", tokens=(1, 2)), Answer(prompt="b", text="z", tokens=(4,))]
-    assert [one.first_difference for one in answers_against_baseline(mine, base)] == [None, 0]
-    assert answers_against_baseline(mine, [])[0].baseline_text is None
+    assert count_equal_answers(mine, base) == 1
+    assert count_equal_answers(mine, []) is None
 
 
 def test_tasks_beside_the_baselines() -> None:

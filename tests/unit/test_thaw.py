@@ -3,7 +3,7 @@
 import pytest
 
 from bitbench.analysis.summarize import samples_by_point, summarize
-from bitbench.analysis.turns import settle_turns, summarize_turns
+from bitbench.analysis.turns import settle_turns
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Plan, Point
 from bitbench.study.workload import Workload
@@ -39,23 +39,17 @@ def counted(plan: Plan, of: list[TrialRecord], point: Point) -> list[int]:
 
 
 def test_the_second_trial_counts_where_the_first_is_slower_by_more_than_chance() -> None:
-    calm, cold = summarize_turns(PLAN, trials(0.8))
-    assert (calm.engine, calm.starts, calm.second_counts) == ("calm", 4, False)
-    assert (cold.engine, cold.starts, cold.second_counts) == ("cold", 4, True)
-    assert cold.ratio is not None
-    assert cold.ratio.value == pytest.approx(0.8, rel=0.02)
     assert counted(PLAN, trials(0.8), CALM) == [0, 2] * 4
     assert counted(PLAN, trials(0.8), COLD) == [1, 2] * 4
     assert counted(PLAN, trials(1.0), COLD) == [0, 2] * 4
 
 
-def test_a_ratio_is_of_speeds_whichever_way_the_metric_is_better() -> None:
+def test_it_follows_the_metric_of_the_study() -> None:
     latency = make_plan(["calm", "cold"], [WORKLOAD])
     measure = latency.study.measure.model_copy(update={"metric": "latency"})
     latency = latency.model_copy(update={"study": latency.study.model_copy(update={"measure": measure})})
-    by_latency = summarize_turns(latency, trials(0.8))[1].ratio
-    assert by_latency is not None
-    assert by_latency.value == pytest.approx(0.8, rel=0.02)
+    assert counted(latency, trials(0.8), CALM) == [0, 2] * 4
+    assert counted(latency, trials(0.8), COLD) == [1, 2] * 4
 
 
 def test_settling_twice_is_settling_once() -> None:
@@ -64,14 +58,15 @@ def test_settling_twice_is_settling_once() -> None:
 
 
 def test_one_start_says_nothing_of_a_thaw() -> None:
-    effects = summarize_turns(PLAN, trials(0.5, blocks=1))
-    assert [(effect.ratio, effect.second_counts) for effect in effects] == [(None, False)] * 2
+    assert counted(PLAN, trials(0.5, blocks=1), COLD) == [0, 2]
 
 
 def test_a_rejected_second_trial_is_no_pair() -> None:
     of = trials(0.8, blocks=2)
-    of[1] = of[1].model_copy(update={"outcome": Outcome.CLIENT_BOUND})
-    assert [effect.starts for effect in summarize_turns(PLAN, of)] == [1, 2]
+    assert counted(PLAN, of, COLD) == [1, 2] * 2
+    place = next(place for place, trial in enumerate(of) if trial.point == COLD and trial.turn)
+    of[place] = of[place].model_copy(update={"outcome": Outcome.CLIENT_BOUND})
+    assert counted(PLAN, of, COLD) == [0, 2] * 2
 
 
 def test_figures_hold_the_trials_that_count() -> None:

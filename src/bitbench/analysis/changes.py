@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from math import exp, log, sqrt
+from math import exp, log
 
 from bitbench.analysis.absolute import Samples
 from bitbench.analysis.divergence import Scores, window_means
-from bitbench.analysis.intervals import Sample, mean_t_interval, t_reach
+from bitbench.analysis.intervals import Sample, mean_t_interval
 from bitbench.analysis.pairs import LogRatio, PairTable
 from bitbench.analysis.quality import PERPLEXITY, last_quality_by_config, short_quality_scores
-from bitbench.analysis.ranking import FEWEST_STARTS, ModelGroup, ranking_model_groups
+from bitbench.analysis.ranking import ModelGroup, ranking_model_groups
 from bitbench.analysis.results.comparison import QUALITY, GateResult, Replicate, Unpaired
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload
@@ -33,7 +33,6 @@ from bitbench.util.errors import UsageError
 from bitbench.util.text import did_you_mean
 
 FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
-MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
 
 
 @dataclass(frozen=True)
@@ -51,62 +50,20 @@ class Change:
     log_ratio: LogRatio | None = None
     unit: Replicate = Replicate.STARTS
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """How often each side was repeated."""
-        if self.unit is Replicate.TRIALS:
-            return self.before.n_trials, self.after.n_trials
-        return self.before.n_instances, self.after.n_instances
-
-    @property
-    def fewest(self) -> int:
-        return min(self.counts)
-
     def ratio(self, confidence: float) -> Estimate | None:
         """after / before; None where it is not defined."""
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)
         return unpaired_ratio(self.after, self.before, confidence)
 
-    def degrees_of_freedom(self, count: int) -> float:
-        """With so many repetitions of each side; of a ratio with lent ones at least one more for each further one."""
-        if self.log_ratio is not None:
-            return self.log_ratio.degrees_of_freedom + count - self.fewest
-        return 2 * (count - 1)
-
-    def why_undecidable(self, ratio: Estimate) -> tuple[str, int | None] | None:
-        """Why so few repetitions decide nothing, whatever their interval is, and how many would."""
+    def why_undecidable(self, ratio: Estimate) -> str:
+        """Return why so few repetitions decide nothing, whatever their interval is; empty if they may."""
         if self.unit is Replicate.TRIALS:
-            few = f"one side has fewer than {FEWEST_TRIALS} trials" if self.fewest < FEWEST_TRIALS else ""
-            enough = FEWEST_TRIALS
-        else:
-            few = "one side has a single start, which does not cover a restart" if self.fewest < 2 else ""
-            enough = FEWEST_STARTS
-        if not few and ratio.interval is None:
-            few = "too few trials for an interval"
-        return (few, enough) if few else None
-
-    def what_would_decide(self, distance: float, confidence: float) -> tuple[str, int | None]:
-        """`distance` of the log ratio to the limit, which the interval contains.
-
-        The standard error of a mean falls with the root of the number of repetitions; means and spread stay.
-        """
-        variance = self.variance_of_one
-        for count in range(self.fewest + 1, MOST_REPETITIONS + 1) if variance is not None else ():
-            quantile = t_reach(self.degrees_of_freedom(count), confidence)
-            if quantile * sqrt((variance or 0.0) / count) < abs(distance):
-                return "the interval contains the limit", count
-        return "the change equals the limit", None
-
-    @property
-    def variance_of_one(self) -> float | None:
-        """Of the log ratio, if each side had one start (or trial); None where that is unknown."""
-        if self.log_ratio is not None:
-            return 2 * self.log_ratio.standard_error**2 / sum(1 / count for count in self.counts)
-        before, after = self.before.uncertainty, self.after.uncertainty
-        if before is None or after is None:
-            return None
-        return before.standard_error**2 * self.counts[0] + after.standard_error**2 * self.counts[1]
+            if min(self.before.n_trials, self.after.n_trials) < FEWEST_TRIALS:
+                return f"one side has fewer than {FEWEST_TRIALS} trials"
+        elif min(self.before.n_instances, self.after.n_instances) < 2:
+            return "one side has a single start, which does not cover a restart"
+        return "" if ratio.interval else "too few trials for an interval"
 
 
 @dataclass(frozen=True)
@@ -115,7 +72,7 @@ class QualityChange:
 
     before: Scores
     after: Scores
-    unit: Replicate = Replicate.STARTS  # of which no number would decide: windows of text would
+    unit: Replicate = Replicate.STARTS
 
     def ratio(self, confidence: float) -> Estimate:
         """Return perplexity after / before."""
@@ -128,11 +85,8 @@ class QualityChange:
         before, after = (float(-window_means(side.window, side.logprob).mean()) for side in (self.before, self.after))
         return Estimate(value=exp(before)), Estimate(value=exp(after))
 
-    def why_undecidable(self, ratio: Estimate) -> tuple[str, int | None] | None:
-        return None if ratio.interval else ("too few windows of text for an interval", None)
-
-    def what_would_decide(self, distance: float, confidence: float) -> tuple[str, int | None]:  # noqa: ARG002
-        return "the interval contains the limit; more windows of text would narrow it", None
+    def why_undecidable(self, ratio: Estimate) -> str:
+        return "" if ratio.interval else "too few windows of text for an interval"
 
 
 @dataclass(frozen=True)
@@ -353,10 +307,8 @@ def judge_gate(
     ratio = change.ratio(single)
     if ratio is None:
         return condition.result(pair, None, Verdict.INCONCLUSIVE, "a ratio of these means is not defined")
-    verdict, reason, needed = condition.check(ratio), "", None
-    if (lacking := change.why_undecidable(ratio)) is not None:
-        verdict, (reason, needed) = Verdict.INCONCLUSIVE, lacking
-    elif verdict is Verdict.INCONCLUSIVE:
-        reason, needed = change.what_would_decide(log(ratio.value) - log(condition.limit), single)
-    judged = condition.result(pair, ratio, verdict, reason)
-    return judged.model_copy(update={"needed": needed, "unit": change.unit})
+    verdict = condition.check(ratio)
+    reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
+    if lacking := change.why_undecidable(ratio):
+        verdict, reason = Verdict.INCONCLUSIVE, lacking
+    return condition.result(pair, ratio, verdict, reason).model_copy(update={"unit": change.unit})

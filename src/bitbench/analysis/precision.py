@@ -1,38 +1,15 @@
-"""How exact the figures of a study are, when that is enough, and whether a point lacks trials."""
+"""Whether the figures of a study are exact enough, and whether a point lacks trials."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import sqrt
-from statistics import median
 
 from bitbench.analysis.claims import configs_with_open_claims
 from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty
 from bitbench.analysis.ranking import ModelGroup
-from bitbench.analysis.results.summary import Precision
 from bitbench.analysis.sequential import SequentialAnalysis
-from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Point
 from bitbench.study.study import Measure
-
-
-def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) -> Precision | None:
-    """Of all models together; None where no two configs met in two blocks."""
-    pairs = [
-        pair
-        for field, own in found.items()
-        for table in own.tables.values()
-        for pair in table.pairs
-        if field.baseline in (pair.first, pair.second)
-    ]
-    if not pairs:
-        return None
-    confidence = of.study.measure.confidence
-    return Precision(
-        blocks=max(pair.blocks for pair in pairs),
-        fewest_blocks=min(pair.blocks for pair in pairs),
-        half_width=median(pair.half_width(confidence) for pair in pairs),
-    )
-
 
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6
 # instances and 2 % noise 7 % of equal pairs were then told apart instead of 5 %. So the half width of the *final*

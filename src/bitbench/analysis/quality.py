@@ -30,7 +30,6 @@ from bitbench.analysis.divergence import (
 from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import (
-    AnswerComparison,
     ConfigQuality,
     MetricDefinition,
     PositionDivergence,
@@ -252,7 +251,9 @@ def _summarize(
         tokens=record.tokens,
         top_tokens=record.top_tokens,
         corpus=record.corpus.description if record.corpus else None,
-        answers=answers_against_baseline(record.answers, other.answers if other else ()),
+        answers=len(record.answers),
+        equal_answers=count_equal_answers(record.answers, other.answers if other else ()),
+        looping_answers=sum(is_repetitive_answer(answer.tokens) for answer in record.answers),
         tasks=compare_tasks(
             record.tasks,
             other.tasks if other and other is not record else (),
@@ -283,7 +284,7 @@ def _summarize(
     if other is not record and (is_setting or quality.lengths):
         stretches = divergence_by_position(scores, against, confidence)
         place = first_divergent_position(stretches, quality.max_divergence)
-        found |= {"by_position": stretches, "loses_from": place}
+        found["by_position"] = stretches
         state, reason = _with_place(state, reason, place, quality)
     return known.model_copy(update={**found, "state": state, "reason": reason or None})
 
@@ -311,27 +312,11 @@ def same_text(own: QualityRecord, other: QualityRecord) -> bool:
     return bool(own.corpus and other.corpus and own.corpus.windows_hash == other.corpus.windows_hash)
 
 
-def answers_against_baseline(answers: Sequence[Answer], baseline: Sequence[Answer]) -> tuple[AnswerComparison, ...]:
-    others = {answer.prompt: answer for answer in baseline}
-    return tuple(_compare_answer(answer, others.get(answer.prompt)) for answer in answers)
-
-
-def _compare_answer(answer: Answer, other: Answer | None) -> AnswerComparison:
-    return AnswerComparison(
-        prompt=answer.prompt,
-        text=answer.text,
-        baseline_text=other.text if other else None,
-        first_difference=first_answer_difference(answer.tokens, other.tokens) if other else None,
-        repeats=is_repetitive_answer(answer.tokens),
-    )
-
-
-def first_answer_difference(tokens: Sequence[int], other: Sequence[int]) -> int | None:
-    """Counted from 0; one that ends earlier differs at its end. None where they are equal."""
-    for place, (own, others) in enumerate(zip(tokens, other, strict=False)):
-        if own != others:
-            return place
-    return None if len(tokens) == len(other) else min(len(tokens), len(other))
+def count_equal_answers(answers: Sequence[Answer], baseline: Sequence[Answer]) -> int | None:
+    """Return how many answers are the baseline's, token for token; None if there is nothing to compare with."""
+    others = {answer.prompt: answer.tokens for answer in baseline}
+    known = [answer for answer in answers if answer.prompt in others]
+    return sum(others[answer.prompt] == answer.tokens for answer in known) if known else None
 
 
 def is_repetitive_answer(tokens: Sequence[int]) -> bool:

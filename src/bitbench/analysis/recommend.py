@@ -6,7 +6,7 @@ each config has one, none is chosen. A figure that was not measured meets no lim
 """
 
 from collections.abc import Iterable, Sequence
-from math import expm1, inf
+from math import expm1
 
 from bitbench.analysis.objectives import CONTAINS, judge_mean_objective, judge_objective
 from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_quality_by_cache
@@ -35,7 +35,6 @@ def recommend(
     *,
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
-    price_per_hour: float | None = None,
 ) -> Recommendation:
     """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
     setups = _wanted_setups(summary, engines)
@@ -44,19 +43,17 @@ def recommend(
     for part in summary.by_model:
         for ranking in _wanted(part, workloads):
             judged = [
-                _judge(part, point, ranking, limits, memory=memory, price=price_per_hour)
+                _judge(part, point, ranking, limits, memory=memory)
                 for point in _in_order(part, ranking)
                 if point.point.config.engine in setups
             ] or [judged for judged in _refused(part, ranking.workload) if judged.config.engine in setups]
-            choices.append(_choose(part, ranking, judged))
+            choices.append(_choose(part, ranking, judged, limits))
     return Recommendation(
         study=summary.study.name,
         limits=limits,
         primary_metric=summary.definitions[summary.primary_metric],
         memory_name=summary.definitions[memory].name,
-        price_per_hour=price_per_hour,
         choices=tuple(choices),
-        for_all=() if summary.models else _for_all(choices),
         notes=tuple(_notes(summary, limits)),
     )
 
@@ -83,9 +80,7 @@ def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
 
 
-def _judge(
-    summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str, price: float | None
-) -> Judged:
+def _judge(summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str) -> Judged:
     config = point.point.config
     entry = next((entry for entry in ranking.entries if entry.config == config), None)
     failed = [run for run in point.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
@@ -93,7 +88,6 @@ def _judge(
         causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures)
         why = "; ".join(causes) or "not run yet"
         return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
-    speed = point.metrics.get("output_throughput")
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
@@ -101,7 +95,6 @@ def _judge(
         same_engine=entry.same_engine,
         memory=point.metrics.get(memory),
         findings=tuple(_findings(summary, point, limits, memory)),
-        cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(point.runs),
         failed_trials=len(failed),
         quality_doubt=_quality_doubt(summary, config),
@@ -170,20 +163,6 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     return Finding(name=QUALITY_LOSS, unit="share", limit=limit, estimate=known, verdict=verdict, reason=reason)
 
 
-def _cost(speed: Estimate, price_per_hour: float) -> Estimate:
-    """Of a million output tokens. A throughput that is defined is positive; the low end of its interval may be 0."""
-
-    def per_million(tokens_per_s: float | None) -> float | None:
-        return price_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s else None
-
-    return Estimate(
-        value=price_per_hour / 3600 / speed.value * 1e6,
-        low=per_million(speed.high),
-        high=per_million(speed.low),
-        confidence=speed.confidence,
-    )
-
-
 def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
     """The rise of perplexity; of the same weights with a quantized KV cache, the rise that their mean divergence is on
     text that the baseline itself would write: e^KL - 1. It is far less noisy than that on a text from elsewhere, which
@@ -197,8 +176,13 @@ def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
     return Estimate(value=expm1(known.value), low=low, high=high, confidence=known.confidence)
 
 
-def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
-    met = [own.config for own in judged if own.verdict is Verdict.MET]
+def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged], limits: Limits) -> Choice:
+    """Choose the fastest that meets all limits. Without a limit on quality those of the study rule out."""
+    met = [
+        own.config
+        for own in judged
+        if own.verdict is Verdict.MET and (limits.quality_loss is not None or not own.is_flagged)
+    ]
     is_undecided = ranking.starts_needed is not None and bool(met)
     chosen = met[0] if met and not is_undecided else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
@@ -211,36 +195,9 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
         baseline=summary.baseline,
         judged=tuple(judged),
         chosen=chosen,
-        nearest=None if met else _nearest(judged),
         undecided=() if is_undecided else undecided,
         starts_needed=ranking.starts_needed if is_undecided else None,
     )
-
-
-def _nearest(judged: Sequence[Judged]) -> Config | None:
-    """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
-    measured = [own for own in judged if own.figure is not None]
-    candidates = [own for own in measured if own.verdict is Verdict.INCONCLUSIVE] or measured
-    return min(candidates, key=_distance).config if candidates else None
-
-
-def _distance(judged: Judged) -> tuple[int, float]:
-    unknown = sum(finding.value is None for finding in judged.findings)
-    unmet = [finding for finding in judged.findings if finding.verdict is not Verdict.MET]
-    return unknown, max(map(_share, unmet), default=0.0)
-
-
-def _share(finding: Finding) -> float:
-    if finding.value is None:
-        return 0.0
-    return finding.value / finding.limit if finding.limit > 0 else inf
-
-
-def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
-    if len(choices) < 2 or any(choice.chosen is None for choice in choices):
-        return ()
-    first, *others = [[choice.chosen, *choice.undecided] for choice in choices]
-    return tuple(config for config in first if config is not None and all(config in other for other in others))
 
 
 def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:

@@ -63,7 +63,6 @@ def percentile(
         confidence=confidence,
         note=_note(percent, event, events, is_slowest=is_slowest),
         percent=percent,
-        slowest=slowest,
         event=event,
         events=events,
         clusters=len(of_starts),

@@ -23,7 +23,6 @@ from bitbench.analysis.changes import (
 from bitbench.analysis.claims import tested_at
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
-from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.results.comparison import (
     CACHED_ON_ONE_SIDE,
     CacheDifference,
@@ -41,7 +40,6 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import TELLING_FACTS
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.metrics import METRICS
-from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Config, Point
 from bitbench.study.secrets import is_secret
 from bitbench.study.workload import Workload
@@ -137,21 +135,17 @@ CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
 
 CACHE_SHARES_APART = 0.1  # of two sides that both used a cache: with such shares they did not do the same work
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
-_SEARCH_SHAPE = tuple(field for field in SHAPE if field not in ("arrival", "duration", "requests"))
 
 
 def compare_studies(
     before: StudyRecords,
     after: StudyRecords,
     *,
-    metrics: Sequence[str],
     conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
-    """Points of the same config and workload. Two searches have their rates side by side. Raises CannotCompareError
-    where a fact differs that is not allowed."""
-    if before.lock.search is not None and after.lock.search is not None and not metrics and not conditions:
-        return _compare_searches(before, after, before.lock.search, after.lock.search, allowed)
+    """Compare points of the same config and workload. Raises CannotCompareError where a fact differs that is not
+    allowed."""
     common = [point for point in before.plan.points if point in set(after.plan.points)]
     shared = [(config, config) for config in before.plan.configs if config in set(after.plan.configs)]
     configs = list(dict.fromkeys([*((point.config, point.config) for point in common),
@@ -159,46 +153,15 @@ def compare_studies(
     if not configs:
         raise CannotCompareError(
             f"{before.name} and {after.name} have no point in common: no config ran the same workload, or had "
-            f"its quality measured, in both"
+            f"its quality measured, in both; two searches choose their own rates, so compare the same --rate instead"
         )
     _refuse_other_shapes(before, after, {point.workload for point in common})
     facts = _allowed_differences(before, after, configs, allowed)
     points, changes = [Pair(point, point) for point in common], changes_between(before, after)
     is_allowed = Fact.PREFIX_CACHING in set(allowed)
     cached = {} if is_allowed else study_cache_differences((before, after), points)
-    compared = _compared((before, after), changes, points, configs, cached, metrics=metrics, conditions=conditions)
+    compared = _compared((before, after), changes, points, configs, cached, conditions=conditions)
     return compared.model_copy(update=facts)
-
-
-def _compare_searches(
-    before: StudyRecords,
-    after: StudyRecords,
-    first: SearchLimits,
-    second: SearchLimits,
-    allowed: Iterable[Fact],
-) -> Comparison:
-    """The rates that both found, each with its own interval."""
-    if before.study.objectives != after.study.objectives:
-        raise CannotCompareError(f"{before.name} and {after.name} searched under other objectives (--slo)")
-    own, other = before.study.workloads[0], after.study.workloads[0]
-    differing = [part for part in _SEARCH_SHAPE if getattr(own, part) != getattr(other, part)]
-    if own.arrival.kind != other.arrival.kind:
-        differing.append("arrival")
-    if differing:
-        raise CannotCompareError(f"the requests of the two searches are not the same: {', '.join(differing)} differ")
-    configs = [(before.plan.configs[0], after.plan.configs[0])]
-    found = Comparison(
-        baseline=before.name,
-        candidate=after.name,
-        confidence=first.confidence,
-        definitions={},
-        points=(),
-        rates=(
-            rate_search_answer(rate_trials(before.study, before.trials), first),
-            rate_search_answer(rate_trials(after.study, after.trials), second),
-        ),
-    )
-    return found.model_copy(update=_allowed_differences(before, after, configs, allowed))
 
 
 def _allowed_differences(
@@ -215,7 +178,6 @@ def compare_within_study(
     side: StudyRecords,
     pairs: Sequence[tuple[Config, Config]],
     *,
-    metrics: Sequence[str],
     conditions: Sequence[GateCondition],
 ) -> Comparison:
     """(before, after) within one study: what differs between them is the question, and is only named."""
@@ -230,7 +192,7 @@ def compare_within_study(
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = study_differences(side, side, pairs)
     changes, cached = changes_within(side), study_cache_differences((side, side), paired)
-    compared = _compared((side, side), changes, paired, pairs, cached, metrics=metrics, conditions=conditions)
+    compared = _compared((side, side), changes, paired, pairs, cached, conditions=conditions)
     return compared.model_copy(
         update={
             "baseline": ", ".join(before.name for before, _ in pairs),
@@ -248,14 +210,14 @@ def _compared(
     configs: Sequence[tuple[Config, Config]],
     cached: Mapping[Pair, CacheDifference],
     *,
-    metrics: Sequence[str],
     conditions: Sequence[GateCondition],
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
     changes = replace(changes, quality=quality_changes(sides, configs))
-    shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
-    named = [*shown, *(condition.metric for condition in conditions)]
+    named = [condition.metric for condition in conditions]
+    if pairs:
+        named.insert(0, METRICS[measure.metric].column)
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     pairs_of: dict[str, Sequence[Pair]] = {**dict.fromkeys(wanted, pairs), PERPLEXITY: list(changes.quality)}
     asked = _asked(pairs_of, changes, conditions)
@@ -383,7 +345,7 @@ def _gates(
         change = changes.find(pair, condition.metric)
         if change is not None:
             judged = judge_gate(condition, pair, change, confidence, len(asked))
-            unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE, "needed": None}
+            unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE}
             yield judged.model_copy(update=unsure) if pair in cached else judged
         else:
             yield condition.result(pair, None, Verdict.INCONCLUSIVE, changes.why_missing(pair, condition.metric))

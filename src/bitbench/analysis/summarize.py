@@ -8,7 +8,7 @@ from bitbench.analysis.absolute import Samples, absolute_estimates
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures
 from bitbench.analysis.intervals import Sample, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
-from bitbench.analysis.precision import is_unfinished, summarize_precision
+from bitbench.analysis.precision import is_unfinished
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import ModelGroup, rank_configs, ranking_model_group, ranking_model_groups
@@ -73,7 +73,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         ),
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
-        precision=summarize_precision(of, {field: speeds.standing for field, speeds in fields.items()}),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,

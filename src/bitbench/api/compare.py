@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.analysis.changes import gate_condition, metric_of_change
+from bitbench.analysis.changes import gate_condition
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies, compare_within_study
@@ -19,27 +19,25 @@ def compare(
     variants: tuple[str, str] | None = None,
     fail_if: Sequence[str] = (),
     allow: Sequence[Fact | str] = (),
-    metrics: Sequence[str] = (),
     allow_inconclusive: bool = False,
 ) -> Comparison:
     """Compare two study folders point by point, or two `variants` of one.
 
-    `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
-    besides the primary metric; `allow_inconclusive` counts a limit that an interval contains as met.
+    `fail_if` are limits such as "output_throughput < -3%", whose figures are shown besides the primary metric; `allow`
+    are facts that may differ; `allow_inconclusive` counts a limit that an interval contains as met.
     """
     conditions = [gate_condition(text) for text in fail_if]
-    shown = [metric_of_change(name) for name in metrics]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
         before, after = (StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate))
-        found = compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allowed)
+        found = compare_studies(before, after, conditions=conditions, allowed=allowed)
     elif candidate is None and variants is not None:
         if allowed:
             raise UsageError(
                 "--allow is for two study folders; between variants of one, what differs is named and allowed"
             )
         both = StudyFolder.existing(Path(baseline)).read()
-        found = compare_within_study(both, _pairs(both.plan, *variants), metrics=shown, conditions=conditions)
+        found = compare_within_study(both, _pairs(both.plan, *variants), conditions=conditions)
     else:
         raise UsageError("give two study folders, or one and --variants OLD NEW")
     return found.model_copy(update={"allow_inconclusive": allow_inconclusive})

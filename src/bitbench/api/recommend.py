@@ -80,7 +80,6 @@ def recommend(
     slo: str | Mapping[str, str | float] | None = None,
     max_memory: str | int | None = None,
     max_quality_loss: str | float | None = None,
-    price_per_hour: float | None = None,
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
 ) -> Recommendation:
@@ -88,7 +87,7 @@ def recommend(
     limits = _limits(slo, max_memory, max_quality_loss)
     home = default_home()
     of = StudyReport(StudyFolder.existing(Path(folder)), home)
-    found = recommend_of(of.summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
+    found = recommend_of(of.summary, limits, workloads=workloads, engines=engines)
     choices = [
         choice.model_copy(update={"deploy": recommended_deployment(of.records, choice.chosen, home)})
         if choice.chosen

@@ -14,7 +14,7 @@ from bitbench.feature import offered
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.reports.document.data import csv_text, json_text
+from bitbench.reports.document.data import csv_text, json_text, trial_rows
 from bitbench.reports.formats import Form
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
@@ -186,7 +186,7 @@ def study_text(of: StudyReport, form: str) -> str:
             of.write()
             return of.page.read_text(encoding="utf-8")
         case Form.CSV:
-            return csv_text(of.summary, of.records.trials)
+            return csv_text(trial_rows(of.summary, of.records))
         case Form.JSON:
-            return json_text(of.summary, of.records.trials)
+            return json_text(of.summary, trial_rows(of.summary, of.records))
     return str(offered("formats")[form].load()(of))

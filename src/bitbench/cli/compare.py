@@ -26,18 +26,14 @@ def compare(
         list[str] | None, typer.Option("--fail-if", metavar="LIMIT", help='A limit, such as "output_throughput < -3%".')
     ] = None,
     allow: Annotated[list[Fact] | None, typer.Option("--allow", help="Ignore this mismatch.")] = None,
-    metric: Annotated[
-        list[str] | None, typer.Option("--metric", help="A figure to show [default: the study's primary metric].")
-    ] = None,
     allow_inconclusive: AllowInconclusive = False,
     form: Annotated[Format, typer.Option("--format", help="markdown: for a pull request.")] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Compare two study folders, or two variants of one.
 
-    Config by config. Two searches (bitbench load --slo) have their rates side by side. Exit code 1: a limit is exceeded
-    with confidence. 2: inconclusive, with the starts or trials that would decide. 3: nothing to compare was measured.
-    65: not comparable.
+    Config by config. Exit code 1: a limit is exceeded with confidence. 2: inconclusive; more starts narrow the
+    intervals. 3: nothing to compare was measured. 65: not comparable.
     """
     comparison = compared(
         baseline,
@@ -45,7 +41,6 @@ def compare(
         variants=variants,
         fail_if=fail_if or [],
         allow=allow or [],
-        metrics=metric or [],
         allow_inconclusive=allow_inconclusive,
     )
     if as_json:

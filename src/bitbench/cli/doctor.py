@@ -23,7 +23,6 @@ from bitbench.measure.machine.noise import HostNoise, measure_noise
 from bitbench.measure.quick_study import EXAMPLE
 from bitbench.measure.readiness import known_environment_versions, known_environments
 from bitbench.measure.workplace import default_home
-from bitbench.models import library
 from bitbench.records.lock import HostFacts
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Record
@@ -44,12 +43,6 @@ class DoctorEngine(Record):
     to_fix: str | None  # the command that installs it
 
 
-class DoctorModel(Record):
-    name: str
-    path: str | None  # null: not downloaded
-    to_fix: str | None
-
-
 class DoctorAnswer(Record):
     host: HostFacts
     level: Level | None  # of the processor; null: not known, or engines run on an accelerator
@@ -58,7 +51,6 @@ class DoctorAnswer(Record):
     has_native_part: bool
     gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
     engines: tuple[DoctorEngine, ...]
-    models: tuple[DoctorModel, ...]
     noise: HostNoise | None  # null with --quick
 
 
@@ -76,8 +68,6 @@ def doctor(
     console.print(f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
-    console.print()
-    console.print(_model_lines(found.models), soft_wrap=True)
     if not quick:
         console.print()
         with console.status("measuring this machine's noise"):
@@ -106,14 +96,6 @@ def _doctor_answer(home: Path) -> DoctorAnswer:
                 to_fix=None if is_ready else f"bitbench env create {environment}",
             )
         )
-    models = [
-        DoctorModel(
-            name=model.name,
-            path=None if model.path is None else str(model.path),
-            to_fix=None if model.path else f"bitbench model get {model.name}",
-        )
-        for model in library.list_models(home)
-    ]
     return DoctorAnswer(
         host=collect_host_facts(),
         level=level,
@@ -121,7 +103,6 @@ def _doctor_answer(home: Path) -> DoctorAnswer:
         free_bytes=shutil.disk_usage(_existing_parent(home)).free,
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,
         engines=tuple(engines),
-        models=tuple(models),
         gpu_problems=doctor_gpu_problems(survey_gpus()),
         noise=None,
     )
@@ -181,15 +162,6 @@ def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
         ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
         state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
-    return Text("\n").join(lines)
-
-
-def _model_lines(models: Sequence[DoctorModel]) -> Text:
-    lines = [Text("Models", "bold")]
-    for model in models:
-        ready = Text.assemble(("ready", "green"), f" at {model.path}")
-        state = ready if model.path else Text(f"not downloaded: {model.to_fix}")
-        lines.append(Text.assemble(f"  {model.name}  ", state))
     return Text("\n").join(lines)
 
 

@@ -4,18 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import counts_option, numbers_option
 from bitbench.cli.outcome import show_outcome, write_outcome
-from bitbench.cli.progress import WIDE
+from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
 from bitbench.measure.load_study import (
@@ -27,20 +23,14 @@ from bitbench.measure.load_study import (
 )
 from bitbench.measure.offers import load_client
 from bitbench.measure.workplace import Workplace
-from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, LoadProgress, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
-from bitbench.study import plan as points
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study_file import checked, checked_objectives
 from bitbench.util.errors import UsageError
-from bitbench.util.units import parse_fraction, show_seconds, show_significant
+from bitbench.util.units import parse_fraction, show_seconds
 
 LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
-NAME_WIDTH = 9  # a longer name shifts its line
-REDRAW_S = 0.5  # drawing costs processor time that a server on the same machine would miss
 
 
 class LoadAnswer(Record):
@@ -187,10 +177,10 @@ def load(
     at, console = Workplace(), Terminal(stderr=as_json)
     with load_client(nodes, on, api_key_env=api_key_env) as client:
         prepared = prepare_load(url, options, client, into=into, model=model, api_key_env=api_key_env)
+        show_load_heading(console, prepared)
         if plan_only:
-            LoadDisplay(console, prepared)
             raise typer.Exit
-        with LoadDisplay(console, prepared) as display:
+        with RunDisplay(console) as display:
             folder = runner.measure_endpoint_study(prepared, display, client, at)
     reported = write_outcome(folder, at.home)
     code = reported.exit_code(allow_inconclusive=allow_inconclusive)
@@ -211,138 +201,21 @@ def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
     )
 
 
-class LoadDisplay:
-    """An Observer. Without a terminal it prints only the lines of finished trials."""
-
-    def __init__(self, console: Console, prepared: PreparedLoad) -> None:
-        study, search, contact = prepared.study, prepared.search, prepared.contact
-        self._console = console
-        self._is_narrow = console.width < WIDE
-        self._study = study
-        self._is_search = search is not None
-        self._trials = search.trials + 1 if search else len(study.workloads) * study.measure.trials.min
-        self._done = 0
-        self._name = "preparing"
-        self._drawn_s = -REDRAW_S  # in the time of the trial, which begins anew with each
-        self._live = Live(console=console, transient=True, auto_refresh=False)
-        setup = study.engines[0]
-        self._print(Text.assemble((setup.name, "bold"), f" at {setup.args['url']}"))
-        self._print(
-            Text(
-                f"without load: TTFT {show_seconds(contact.ttft_s)}, latency {show_seconds(contact.latency_s)}",
-                style="dim",
-            )
-        )
-        if search is not None:
-            self.note(describe_search_cost(search))
-            offer = offer_p95(study, search, search.highest)
-            if offer is not None:
-                self.warn(offer)
-        elif prepared.next_point is None:
-            self.note(f"{plural(len(study.workloads), 'point')}, {plural(self._trials, 'trial')} in all")
-
-    def __enter__(self) -> "LoadDisplay":
-        if self._console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def study_started(self, plan: Plan, trials_done: int) -> None:  # noqa: ARG002
-        self._done = trials_done
-        if trials_done:
-            self._print(Text(f"resuming after {plural(trials_done, 'trial')}"))
-
-    def group_started(self, group: points.Group, remaining_s: float | None) -> None:
-        """Nothing is started: an endpoint runs already."""
-
-    def instance_ready(self, record: InstanceRecord) -> None:
-        """It was ready before."""
-
-    def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:  # noqa: ARG002
-        self._name = point.workload
-
-    def trial_running(self, progress: LoadProgress) -> None:
-        if self._console.is_terminal and abs(progress.elapsed_s - self._drawn_s) >= REDRAW_S:
-            self._drawn_s = progress.elapsed_s
-            self._live.update(self._panel(progress), refresh=True)
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        holds = objectives_hold(record, self._study.objectives)
-        counts = record.outcome not in NOT_THE_ENGINES or (self._is_search and holds is not None)
-        self._done += counts
-        self._print(
-            load_trial_line(
-                record,
-                f"{self._done:>2}/{max(self._trials, self._done)}" if counts else "again",
-                holds if counts else None,
-                is_narrow=self._is_narrow,
-            )
-        )
-
-    def quality_running(self, config: Config, step: str) -> None:
-        """An endpoint is not asked for quality."""
-
-    def quality_finished(self, record: QualityRecord) -> None:
-        """Likewise."""
-
-    def note(self, message: str) -> None:
-        self._print(Text(message, style="dim"))
-
-    def warn(self, message: str) -> None:
-        self._print(Text.assemble(("warning: ", "yellow"), message))
-
-    def _print(self, line: Text) -> None:
-        self._console.print(line, soft_wrap=True)
-
-    def _panel(self, progress: LoadProgress) -> Group:
-        figures: list[tuple[str, str | Text]] = [
-            ("rate", f"{progress.requests_per_s:,.1f}/s"),
-            ("running", f"{progress.running:,}"),
-            ("tokens", f"{progress.chunks_per_s:,.0f}/s"),
-            ("errors", _errors(progress.failed)),
-        ]
-        table = Table.grid(padding=(0, 2))
-        in_a_row = 1 if self._is_narrow else 2
-        for place in range(0, len(figures), in_a_row):
-            table.add_row(*(point for figure in figures[place : place + in_a_row] for point in figure))
-        heading = Table.grid(padding=(0, 2))
-        ended = progress.succeeded + progress.failed
-        heading.add_row(
-            Text(self._name, style="bold"),
-            *([] if self._is_narrow else [ProgressBar(total=max(progress.requests, 1), completed=ended, width=24)]),
-            f"{ended:,}/{progress.requests:,} requests",
-            f"trial {self._done + 1} of {self._trials}",
-            f"{progress.elapsed_s:.0f} s",
-        )
-        return Group(heading, table)
-
-
-def load_trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_narrow: bool = False) -> Text:
-    """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`; narrow, the three that a
-    line of 60 characters holds."""
-    metrics = record.metrics
-    line = Text.assemble((f"{number} ", "dim"), f"{record.point.workload:<{NAME_WIDTH}} ", overflow="fold")
-    if record.outcome is Outcome.OK:
-        served = metrics.achieved_rate or metrics.request_throughput
-        tail = "" if is_narrow else f", p99 {show_seconds(metrics.ttft_p99_s)}, TPOT {show_seconds(metrics.tpot_s)}"
-        line.append(
-            f"{show_significant(served):>6}/s {show_significant(metrics.output_throughput):>7} tok/s  "
-            f"TTFT {show_seconds(metrics.ttft_p50_s)}{tail}"
-        )
-    else:
-        word = "rejected" if record.outcome is Outcome.CLIENT_BOUND and holds is None else record.outcome
-        line.append(word, style="yellow")
-        line.append(f": {record.cause}")
-    if holds is not None:
-        line.append("  meets" if holds else "  fails", style="green" if holds else "red")
-    if holds is False and record.outcome is Outcome.OK and record.objectives and record.objectives.why_not:
-        line.append(f": {record.objectives.why_not}", style="dim")
-    if record.outcome is Outcome.OK and record.objectives and record.objectives.holds is None:
-        line.append(f"  unknown: {record.objectives.why_not}", style="yellow")
-    return line
-
-
-def _errors(count: int) -> Text:
-    return Text(f"{count:,}", style="bold red" if count else "")
+def show_load_heading(console: Console, prepared: PreparedLoad) -> None:
+    """Print what is measured, its times without load, and what the trials will take."""
+    study, search, contact = prepared.study, prepared.search, prepared.contact
+    setup = study.engines[0]
+    lines = [
+        Text.assemble((setup.name, "bold"), f" at {setup.args['url']}"),
+        Text(f"without load: TTFT {show_seconds(contact.ttft_s)}, latency {show_seconds(contact.latency_s)}", "dim"),
+    ]
+    if search is not None:
+        lines.append(Text(describe_search_cost(search), "dim"))
+        offer = offer_p95(study, search, search.highest)
+        if offer is not None:
+            lines.append(Text.assemble(("warning: ", "yellow"), offer))
+    elif prepared.next_point is None:
+        trials = len(study.workloads) * study.measure.trials.min
+        lines.append(Text(f"{plural(len(study.workloads), 'point')}, {plural(trials, 'trial')} in all", "dim"))
+    for line in lines:
+        console.print(line, soft_wrap=True)

@@ -17,7 +17,7 @@ from bitbench.util.units import show_bytes
 
 model = PlainTyper(help="Download and list models.")
 
-_LINE_EVERY_S = 10.0  # of a download, in a log
+_LINE_EVERY_S = 10.0  # of a download or a quantization, in a log
 
 
 @model.command()
@@ -34,7 +34,7 @@ def get(
 
 
 class Steps:
-    """In a terminal a line that changes; elsewhere a line for each step, and now and then one of a download."""
+    """In a terminal a line that changes; elsewhere a line for each step, and now and then one of what takes long."""
 
     def __init__(self, console: Terminal, status: Status, name: str) -> None:
         self._console, self._status, self._name = console, status, name
@@ -46,10 +46,14 @@ class Steps:
         else:
             self._console.print(words)
 
-    def progress(self, done_bytes: int, total_bytes: int) -> None:
+    def now_and_then(self, words: str) -> None:
+        """A step of many: a log gets a line of it every ten seconds."""
         if self._console.is_terminal or time.monotonic() - self._printed_at > _LINE_EVERY_S:
             self._printed_at = time.monotonic()
-            self.step(f"{show_bytes(done_bytes)} of {show_bytes(total_bytes)}")
+            self.step(words)
+
+    def progress(self, done_bytes: int, total_bytes: int) -> None:
+        self.now_and_then(f"{show_bytes(done_bytes)} of {show_bytes(total_bytes)}")
 
 
 @model.command("list")

@@ -10,7 +10,6 @@ from rich.console import Console
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
-from bitbench.loadgen.verdict import STOLEN_SHARE
 from bitbench.measure.progress import repeatable_rejections
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
@@ -81,18 +80,12 @@ def outcome_advice(records: StudyRecords) -> str | None:
         rejected = [trial for trial in rejected if objectives_hold(trial, records.study.objectives) is None]
     if not rejected:
         return None
-    stolen = sum(trial.client is not None and trial.client.stolen_share >= STOLEN_SHARE for trial in rejected)
-    waited, remedy = (
-        ("for a core, which a hypervisor gave to other machines", "Wait for a quieter hour")
-        if 2 * stolen > len(rejected)
-        else ("for a core", "Free a core")
-    )
-    late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait {waited}."
+    late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait for a core."
     if records.lock.search is not None:
-        return f"{late} {remedy}, or lower the concurrency."
+        return f"{late} Free a core, or lower the concurrency."
     # A point that was given up ends with a rejection.
     newest = {(trial.point, trial.block): trial for trial in measured}
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
     if given_up.isdisjoint(repeatable_rejections(measured)):
         return f"{late} Nothing is missing: what they should show was measured again."
-    return f"{late} {remedy}, then measure again with the same command; or lower the concurrency."
+    return f"{late} Free a core, then measure again with the same command; or lower the concurrency."

@@ -1,9 +1,7 @@
 """`bitbench plan`: what a study would do, and what it would start, send and write."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -28,7 +26,7 @@ from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.study.environment import Device
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
-from bitbench.study.study import EngineSetup, Interleaving, Measure
+from bitbench.study.study import EngineSetup, Interleaving
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import workload_length_text
@@ -36,7 +34,6 @@ from bitbench.util.errors import ExitCode
 from bitbench.util.units import show_about, show_bytes
 
 LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scrolls away behind it
-MOST_MARKS = 1_000  # points that are shown one by one; a larger plan is shown in counts
 MOST_LINES = 100  # workloads and variants that have a line each
 MOST_NAMES = 30  # configs that are named where they share a remark
 EXPECTED = {
@@ -52,9 +49,6 @@ def plan(
     study: StudyFile,
     *,
     device: OnDevice = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Say how many starts keep N nodes of --on busy.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a study would run and how long it may take.
@@ -75,8 +69,6 @@ def plan(
     if as_json:
         end_with_json("plan", answer, code)
     _show_plan(answer, StudySource.of(study), at.device)
-    if nodes is not None:
-        Terminal().print(_describe_busy_nodes(planned.study.measure, nodes))
     raise typer.Exit(code)
 
 
@@ -90,7 +82,7 @@ def _show_plan(answer: PlanAnswer, source: StudySource, device: Device) -> None:
     console, labels = Terminal(), plan_labels(plan)
     show_plan_heading(console, plan, labels)
     show_plan_tables(console, plan, labels)
-    for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
+    for line in _variants(plan, answer.missing_models):
         console.print(line)
     console.print(plan_uses_table(source))
     if len(plan.configs) > 1 and plan.points:
@@ -99,15 +91,6 @@ def _show_plan(answer: PlanAnswer, source: StudySource, device: Device) -> None:
     if answer.amount.seconds[0] > LONG_S:
         console.print(Text.assemble(("long", "yellow"), TOO_LONG))
     show_plan_commands(console, "Needed before `bitbench run`:", answer.before_run)
-
-
-def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
-    """`12 nodes: starts.min 2 keeps 2 busy; starts: 12, or a multiple of it, keeps all busy.`"""
-    if measure.budget is not None:
-        return f"{plural(nodes, 'node')}: with a budget each node runs blocks until the time is over."
-    busy = min(nodes, measure.starts.min)
-    advice = f"; `starts: {nodes}`, or a multiple of it, keeps all busy" if measure.starts.min % nodes else ""
-    return f"{plural(nodes, 'node')}: `starts.min` {measure.starts.min} keeps {busy} busy at first{advice}."
 
 
 def plan_uses_table(source: StudySource) -> Table:
@@ -176,8 +159,7 @@ def show_plan_tables(console: Terminal, plan: Plan, labels: Labels) -> None:
     """Workloads, what runs on which, and remarks."""
     if plan.study.workloads:
         console.print(_workloads(plan))
-    is_large = len(plan.points) + len(plan.refusals) > MOST_MARKS
-    console.print(_counts(plan, labels) if is_large else _points(plan, labels))
+    console.print(_points(plan, labels))
     for remark in plan_remarks(plan, labels):
         console.print(remark)
 
@@ -209,26 +191,6 @@ def _workloads(plan: Plan) -> Table:
         table.add_row(str(number), workload.name, f"{many} {tokens}")
     if (left := len(plan.study.workloads) - MOST_LINES) > 0:
         table.add_row("", f"… {left:,} more", "")
-    return table
-
-
-def _counts(plan: Plan, labels: Labels) -> Table:
-    """One row for all configs that are treated alike, and on how many workloads: any number of points fits."""
-    counts: dict[Config, Counter[str]] = {}
-    hopeless = _hopeless(plan)
-    for point in plan.points:
-        counts.setdefault(point.config, Counter())["once" if point.config in hopeless else "runs"] += 1
-    for refusal in plan.refusals:
-        counts.setdefault(refusal.point.config, Counter())["refused"] += 1
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for config, count in counts.items():
-        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(labels[config])
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("configs", overflow="fold")
-    for title in ("workloads that run", "tried once", "refused"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for numbers, names in alike.items():
-        table.add_row(_some(names), *(f"{number:,}" for number in numbers))
     return table
 
 
@@ -306,15 +268,6 @@ def _variants(plan: Plan, missing_models: Sequence[str]) -> list[Text]:
         for state, names in states.values()
     ]
     return lines or [Text("no variants needed")]
-
-
-def _environments(found: Mapping[str, str | None]) -> Iterator[Text]:
-    """Those that are missing are in the commands as well."""
-    ready = [name for name, problem in found.items() if problem is None]
-    missing = [name for name, problem in found.items() if problem is not None]
-    for names, state in ((ready, Text("installed")), (missing, Text("not installed", "yellow"))):
-        if names:
-            yield Text.assemble(f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}: ", state)
 
 
 def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:

@@ -1,14 +1,16 @@
-"""The terminal while a study runs; and the bar of whatever takes long."""
+"""The terminal while a study runs."""
 
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from bitbench.analysis.objectives import objectives_hold
 from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import InstanceRecord, LoadProgress, Outcome, TrialRecord
+from bitbench.records.trial import InstanceRecord, LoadProgress, ObjectiveResult, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
+from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.units import show_bytes, show_duration, show_seconds, show_significant
 
@@ -16,18 +18,15 @@ WIDE = 80  # characters from which a line may hold all figures of a trial, and i
 SILENT_S = 30.0  # after which a log, which has no live line, gets one that says what is being done
 
 
-def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
-    """What is done, these columns, and the time that passed and is left, in the field `left`."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        *columns,
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
-        console=console,
-        transient=True,
-        refresh_per_second=2,  # drawing costs processor time that the engine under test, or the work, would miss
-        disable=not console.is_terminal,
-    )
+def _show_objectives(found: ObjectiveResult | None) -> list[tuple[str, str]]:
+    """Whether a trial meets the objectives of its study, with what it misses; empty without objectives."""
+    if found is None:
+        return []
+    if found.holds:
+        return [("  meets", "green")]
+    if found.holds is None:
+        return [(f"  unknown: {found.why_not}", "yellow")]
+    return [("  fails", "red"), (f": {found.why_not}", "dim")]
 
 
 class RunDisplay:
@@ -37,11 +36,23 @@ class RunDisplay:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._remaining_s: float | None = None
+        self._trial = ""  # which one is running, in words
+        self._objectives: tuple[Objective, ...] = ()
         self._told_at = self._printed_at = time.monotonic()
         self._cause: str | None = None  # of the failure above: a refusal is the same on every workload
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
-        self._progress = progress_bar(console, *bar, MofNCompleteColumn())
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            *bar,
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=console,
+            transient=True,
+            refresh_per_second=2,  # drawing costs processor time that the engine under test would miss
+            disable=not console.is_terminal,
+        )
         self._task = self._progress.add_task("preparing", total=None, left="")
 
     def __enter__(self) -> "RunDisplay":
@@ -54,6 +65,7 @@ class RunDisplay:
     def study_started(self, plan: Plan, trials_done: int) -> None:
         """The bar counts the minimum; trials that precision asks for on top make it longer as they come. It is never
         full, since its clock would stand still."""
+        self._objectives = plan.study.objectives
         measure = plan.study.measure
         minimum = len(plan.points) * measure.starts.min * measure.trials.min
         self._progress.update(self._task, total=max(minimum, trials_done + 1), completed=trials_done)
@@ -76,10 +88,13 @@ class RunDisplay:
 
     def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:
         what = "warm-up" if warmup else f"trial {index + 1}"
-        self._describe(f"{point.config.name}: {point.workload}, {what}")
+        self._trial = f"{point.config.name}: {point.workload}, {what}"
+        self._describe(self._trial)
 
     def trial_running(self, progress: LoadProgress) -> None:
-        """The line says which trial it is; figures come when it has ended."""
+        ended = progress.succeeded + progress.failed
+        failed = f" ({progress.failed:,} failed)" if progress.failed else ""
+        self._describe(f"{self._trial}, {ended:,}/{progress.requests:,} requests{failed}")
 
     def trial_finished(self, record: TrialRecord) -> None:
         if record.kind == "warmup":
@@ -92,12 +107,17 @@ class RunDisplay:
             metrics = record.metrics
             line = f"  {record.id} {name}  {show_significant(metrics.output_throughput)} tok/s"
             times = f", TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
-            self._print(line if len(line + times) > self._console.width and self._is_narrow else line + times)
+            shown = line if len(line + times) > self._console.width and self._is_narrow else line + times
+            self._print(shown, *_show_objectives(record.objectives))
         else:
-            word = "rejected" if record.outcome is Outcome.CLIENT_BOUND else record.outcome
+            is_rejected = record.outcome is Outcome.CLIENT_BOUND
+            # A search still uses what a late client cannot have decided.
+            is_used = is_rejected and objectives_hold(record, self._objectives) is not None
+            word = "rejected" if is_rejected and not is_used else record.outcome
             cause = "as above" if record.cause and record.cause == self._cause else record.cause or ""
             self._cause = record.cause
-            self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {cause}")
+            judged = _show_objectives(record.objectives) if is_used else []
+            self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {cause}", *judged)
 
     def quality_running(self, config: Config, step: str) -> None:
         self._describe(f"{config.name}: quality, {step}")

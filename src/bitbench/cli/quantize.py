@@ -4,22 +4,19 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn
+from rich.text import Text
 
-from bitbench.cli.progress import progress_bar
+from bitbench.cli.model import Steps
 from bitbench.cli.terminal import Terminal
 from bitbench.measure.variants import make_ordered_variant, order_variant
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.backends import QuantizeProgress
 from bitbench.quantize.defects import find_defects, ignored_by_configuration
 from bitbench.util.errors import ExitCode, UsageError
 from bitbench.util.units import show_bytes, show_duration
 
 MOST_SHOWN = 20  # defects of a checkpoint
-_LINES_PER_STEP = 4  # in a log, where a bar cannot be drawn
 
 
 def quantize(
@@ -56,8 +53,10 @@ def quantize(
     if (there := variants.find_variant_on_disk(wanted, home)) is not None:
         console.print(f"{there.folder.name} already exists, at {there.path}", soft_wrap=True)
         return
-    with QuantizeDisplay(console, f"{found.name} {chosen.name}") as display:
-        made = make_ordered_variant(wanted, home, display.update)
+    title = f"{found.name} {chosen.name}"
+    with console.status(Text(title)) as status:
+        steps = Steps(console, status, title)
+        made = make_ordered_variant(wanted, home, lambda now: steps.now_and_then(now.place))
     facts = made.manifest
     console.print(
         f"{made.folder.name}: {show_bytes(found.weight_bytes)} became {show_bytes(facts.weight_bytes)} "
@@ -76,28 +75,3 @@ def _check(folder: Path, console: Terminal) -> None:
     if found:
         raise typer.Exit(ExitCode.FAILED)
     console.print(f"{folder}: no defects found", soft_wrap=True)
-
-
-class QuantizeDisplay:
-    """A bar in a terminal; elsewhere a line for each stage and some for each step."""
-
-    def __init__(self, console: Console, title: str) -> None:
-        self._console = console
-        self._title = title
-        self._bar = progress_bar(console, BarColumn(bar_width=24))
-        self._task = self._bar.add_task(title, total=None, left="")
-
-    def __enter__(self) -> "QuantizeDisplay":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def update(self, now: QuantizeProgress) -> None:
-        self._bar.update(self._task, description=f"{self._title}: {now.place}", total=now.parts, completed=now.part)
-        if not self._console.is_terminal and self._is_worth_a_line(now):
-            self._console.print(f"{self._title}: {now.place}", soft_wrap=True)
-
-    def _is_worth_a_line(self, now: QuantizeProgress) -> bool:
-        return not now.parts or now.part % max(1, now.parts // _LINES_PER_STEP) == 0

@@ -2,18 +2,16 @@
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from rich.bar import Bar
-from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.cli.load import LoadDisplay, load_trial_line
+from bitbench.cli.load import show_load_heading
 from bitbench.cli.model import Steps
 from bitbench.cli.outcome import outcome_advice, write_outcome
 from bitbench.cli.progress import RunDisplay
@@ -23,13 +21,11 @@ from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure import runner
 from bitbench.measure.endpoint import (
     GROWTH,
-    endpoint_workload_streams,
     find_servers,
     named_server,
     new_endpoint_folder,
     prepare_running_server,
 )
-from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.quick_study import (
     TOTAL_S,
@@ -43,17 +39,13 @@ from bitbench.measure.quick_study import (
 from bitbench.measure.readiness import known_environment, make_model_ready
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyRecords
-from bitbench.records.trial import LoadProgress, Outcome, TrialRecord
 from bitbench.reports.answers.quick import quick_comparison_document, quick_server_document
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import ExitCode, NotReadyError, UsageError
 from bitbench.util.machine_faults import require_linux
-from bitbench.util.units import show_about, show_bytes, show_seconds, show_significant
+from bitbench.util.units import show_about, show_bytes
 
 _URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
-FIGURES_WIDTH = 32  # of streams, two figures and the gaps
-WIDEST_BAR = 30
-_JUSTIFIED: tuple[Literal["left", "right"], ...] = ("right", "right", "left", "right", "left")
 
 
 def quick(
@@ -92,13 +84,13 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
     server, *others = [named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
         prepared = prepare_running_server(server, client, place)
-        with QuickDisplay(console, prepared) as display:
+        show_load_heading(console, prepared)
+        with RunDisplay(console) as display:
             folder = runner.measure_endpoint_study(prepared, display, client, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
         render_whole_in_terminal(quick_server_document(summary, server.url, GROWTH, place), console)
-        console.print(quick_chart(records.trials, console.width))
         if (said := outcome_advice(records)) is not None:
             console.print(said)
 
@@ -175,53 +167,3 @@ def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
             make_environment(known_environment(need.name), at.home, device=at.device, on_step=steps.step)
         elif need.kind == "model":
             make_model_ready(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
-
-
-class QuickDisplay(LoadDisplay):
-    """An Observer. Without a terminal it prints a line for each trial; the chart comes at the end."""
-
-    def __init__(self, console: Console, prepared: PreparedLoad) -> None:
-        super().__init__(console, prepared)
-        self._ended: list[TrialRecord] = []
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        self._ended.append(record)
-        if not self._console.is_terminal or record.outcome is not Outcome.OK:
-            self._print(load_trial_line(record, f"{len(self._ended):>2}", None, is_narrow=self._is_narrow))
-
-    def _panel(self, progress: LoadProgress) -> Group:
-        ended = progress.succeeded + progress.failed
-        now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s"
-        return Group(
-            quick_chart(self._ended, self._console.width), Text(now, style="dim", no_wrap=True, overflow="ellipsis")
-        )
-
-
-def quick_chart(trials: Sequence[TrialRecord], width: int) -> Table:
-    """Throughput and first token against streams: means over the trials that count, each beside its bar."""
-    drawn = Table.grid(padding=(0, 1))
-    for justify in _JUSTIFIED:
-        drawn.add_column(justify=justify, no_wrap=True)
-    counted = [trial for trial in trials if trial.outcome is Outcome.OK and trial.kind == "measured"]
-    levels = sorted({endpoint_workload_streams(trial) for trial in counted})
-    of_level = {
-        level: [trial.metrics for trial in counted if endpoint_workload_streams(trial) == level] for level in levels
-    }
-    served = {level: _mean(metrics.output_throughput for metrics in found) for level, found in of_level.items()}
-    first_s = {level: _mean(metrics.ttft_p50_s for metrics in found) for level, found in of_level.items()}
-    bar_width = max(min((width - FIGURES_WIDTH) // 2, WIDEST_BAR), 1)
-
-    def bar(figures: dict[int, float], level: int, color: str) -> Bar:
-        return Bar(max(*figures.values(), 1e-9), 0, figures[level], width=bar_width, color=color)
-
-    if levels:
-        drawn.add_row("streams", "tok/s", "", "TTFT p50", "", style="bold")
-    for level in levels:
-        shown = show_significant(served[level]), show_seconds(first_s[level])
-        drawn.add_row(f"{level}", shown[0], bar(served, level, "green"), shown[1], bar(first_s, level, "yellow"))
-    return drawn
-
-
-def _mean(figures: Iterable[float | None]) -> float:
-    known = [figure for figure in figures if figure is not None]
-    return sum(known) / len(known) if known else 0.0

@@ -25,10 +25,6 @@ def recommend(
     max_quality_loss: Annotated[
         str | None, typer.Option("--max-quality-loss", metavar="SHARE", help="Rise of perplexity, such as 1%.")
     ] = None,
-    price_per_hour: Annotated[
-        float | None,
-        typer.Option("--price-per-hour", min=0.0, help="Price of the machine; adds the cost per million tokens."),
-    ] = None,
     workload: Annotated[
         list[str] | None, typer.Option("--workload", help="Answer for this workload only [default: all].")
     ] = None,
@@ -51,7 +47,6 @@ def recommend(
         max_quality_loss=max_quality_loss,
         workloads=workload or [],
         engines=engine or [],
-        price_per_hour=price_per_hour,
     )
     if as_json:
         end_with_json("recommend", found, found.exit_code)

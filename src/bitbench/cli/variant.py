@@ -10,8 +10,7 @@ from bitbench.cli.terminal import Terminal
 from bitbench.measure.workplace import default_home
 from bitbench.quantize import variants
 from bitbench.quantize.manifest import StoredBits
-from bitbench.quantize.variants import MadeVariant
-from bitbench.util.units import show_bytes, show_duration, show_significant
+from bitbench.util.units import show_bytes, show_significant
 
 variant = PlainTyper(help="List, show and remove quantized variants.")
 
@@ -38,14 +37,10 @@ def list_() -> None:
 @variant.command()
 def show(
     name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole manifest.")] = False,
 ) -> None:
-    """Show what a variant was made from, how, and its size."""
+    """Print what a variant was made from, how, and its size."""
     made = variants.get_variant(name, default_home())
-    if as_json:
-        typer.echo(made.manifest.model_dump_json(indent=2))
-        return
-    Terminal().print(_facts_table(made))
+    typer.echo(made.manifest.model_dump_json(indent=2))
 
 
 @variant.command()
@@ -58,25 +53,3 @@ def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant l
 
 def _show_bits(bits: StoredBits) -> str:
     return f"{show_significant(bits.linear_layers)} in layers, {show_significant(bits.whole_model)} in all"
-
-
-def _facts_table(made: MadeVariant) -> Table:
-    facts, work = made.manifest, made.manifest.work
-    table = Table("", Column(overflow="fold"), box=None, show_header=False)
-    table.add_row("variant", made.folder.name)
-    table.add_row("checkpoint", str(made.path))
-    table.add_row("recipe", f"{facts.recipe.name}: {facts.recipe.description}")
-    table.add_row("weights", f"{show_bytes(facts.weight_bytes)} of {show_bytes(facts.size_bytes)} on disk")
-    table.add_row("bits per weight", _show_bits(facts.bits_per_weight))
-    if facts.calibration:
-        used = f"{facts.calibration.samples} samples, {facts.calibration.tokens} tokens, seed {facts.seed}"
-        table.add_row("calibrated on", f"{facts.calibration.description}; {used}")
-    table.add_row("made", f"{facts.created_at}, in {show_duration(facts.seconds)}")
-    table.add_row("peak memory", show_bytes(work.peak_memory_bytes))
-    table.add_row("versions", ", ".join(f"{name} {version}" for name, version in work.versions.items()))
-    if work.rounded_instead:
-        table.add_row("could not be solved", f"{', '.join(work.rounded_instead)} (rounded to the nearest instead)")
-    if work.stored_otherwise:
-        shown = ", ".join(f"{count} tensors as {what}" for what, count in work.stored_otherwise.items())
-        table.add_row("did not fit", f"{shown} (their columns do not divide into blocks of that type)")
-    return table

@@ -335,11 +335,6 @@ def endpoint_workload_with_streams(like: Workload, streams: int, latency_s: floa
     return like.model_copy(update={"name": f"c-{streams}", "concurrency": streams, "requests": streams * rounds})
 
 
-def endpoint_workload_streams(trial: TrialRecord) -> int:
-    """By the name that `endpoint_workload_with_streams` gave its point."""
-    return int(trial.point.workload.removeprefix("c-"))
-
-
 class Ladder:
     """Twice the streams each time, while throughput grows; then all points again, in rounds, while time is left."""
 

@@ -1,14 +1,14 @@
 """The report of a study, in order: the answer and its picture, one table, then what they rest on."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
 from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.charts.rows import ratio_figure, trials_figure
-from bitbench.reports.charts.trade import trade_figures
+from bitbench.reports.charts.rows import ratio_figure
+from bitbench.reports.charts.trade import trade_figure
 from bitbench.reports.document.model import Block, Chart, Document, Figure, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
 from bitbench.reports.document.words import (
@@ -22,18 +22,17 @@ from bitbench.reports.document.words import (
     small_print,
     strong,
 )
-from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
+from bitbench.reports.labels import Labels
 from bitbench.reports.sections.conditions import (
     attempts_section,
     conditions_source_paragraph,
     configs_section,
     host_section,
     method_section,
-    precision_section,
     starts_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
-from bitbench.reports.sections.lead import Lead, lead, lead_parts_of_features
+from bitbench.reports.sections.lead import Lead, answer_marks, lead, lead_parts_of_features
 from bitbench.reports.sections.memory import engine_metrics_section, memory_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import (
@@ -74,7 +73,6 @@ def study_document(
     details = [
         *(section for opening in openings for section in opening.details()),
         None if is_sweep else objectives_section(summary),
-        precision_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.MEMORY),
@@ -117,16 +115,10 @@ class _Opening:
     @classmethod
     def of(cls, summary: StudySummary, place: int) -> "_Opening":
         found = lead(summary)
-        marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
-        marks |= dict.fromkeys(found.chosen if found else (), CHOSEN)
-        labels = Labels.of(summary).marked(marks)
-        compared = ratio_figure(summary, labels)
-        if compared is None and summary.rankings:
-            alone = trials_figure(summary, summary.rankings[0], labels)
-            compared = replace(alone, name="answer-trials") if alone else None
-        # Quality, where it is known, says more than memory: it is the last of the two.
-        trade = [figure for ranking in summary.rankings[:1] for figure in trade_figures(summary, ranking, labels)][-1:]
-        return cls(summary, place, found, labels, tuple(figure for figure in (compared, *trade) if figure))
+        labels = Labels.of(summary).marked(answer_marks(summary, found))
+        figures = [ratio_figure(summary, labels)]
+        figures += [trade_figure(summary, ranking, labels) for ranking in summary.rankings[:1]]
+        return cls(summary, place, found, labels, tuple(figure for figure in figures if figure))
 
     def headline(self) -> Iterator[Block]:
         if self.lead is not None:
@@ -143,7 +135,7 @@ class _Opening:
         return results_section(self.summary, self.labels)
 
     def details(self) -> Iterator[Section]:
-        for section in _speed_of(self.summary, {figure.name for figure in self.figures}):
+        for section in _speed_of(self.summary):
             yield replace(section, blocks=tuple(self._own_names(section.blocks)))
 
     def _own_names(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -189,10 +181,7 @@ def _load_answer(summary: StudySummary) -> Iterator[Block]:
     first, *others = sweep_answer(summary)
     yield Paragraph(first)
     labels = Labels.of(summary)
-    curves = load_curve_figures(summary, labels)
-    if not curves and summary.rankings and (alone := trials_figure(summary, summary.rankings[0], labels)):
-        curves = [alone]
-    yield from (Chart(figure) for figure in curves)
+    yield from (Chart(figure) for figure in load_curve_figures(summary, labels))
     yield from bullets(others)
     if summary.study.description:
         yield small_print(summary.study.description)
@@ -215,27 +204,22 @@ def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
         yield conditions_source_paragraph(summary.imported_from)
 
 
-def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section]:
-    """Of one model. `shown`: figures that stand above already."""
+def _speed_of(summary: StudySummary) -> Iterator[Section]:
+    """Of one model."""
     labels = Labels.of(summary)
     if load := load_curve_figures(summary, labels):
         said = "The same shape under rising load: what is gained in throughput costs latency."
         yield _charts(ranked_section_title("Latency against throughput", summary), said, load)
-    yield from _trade_offs(summary, labels, shown)
+    yield from _trade_offs(summary, labels)
     for ranking in summary.rankings:
-        yield workload_section(summary, ranking, trials_figure(summary, ranking, labels))
+        yield workload_section(summary, ranking)
 
 
-def _trade_offs(summary: StudySummary, labels: Labels, shown: Collection[str]) -> Iterator[Section]:
-    figures = [
-        figure
-        for ranking in summary.rankings
-        for figure in trade_figures(summary, ranking, labels)
-        if figure.name not in shown
-    ]
-    if figures:
-        wanted = "memory and quality" if summary.quality else "memory"
-        yield _charts(ranked_section_title(f"Speed against {wanted}", summary), TRADE, figures)
+def _trade_offs(summary: StudySummary, labels: Labels) -> Iterator[Section]:
+    """Of the workloads after the first, whose figure stands above."""
+    figures = [trade_figure(summary, ranking, labels) for ranking in summary.rankings[1:]]
+    if drawn := [figure for figure in figures if figure]:
+        yield _charts(ranked_section_title("Speed against quality or memory", summary), TRADE, drawn)
 
 
 def _charts(title: Phrase, said: str, figures: Sequence[Figure]) -> Section:

@@ -149,7 +149,7 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
     after = side("after", 0.93, 32, measure=few, engines=engines)
     single = side("single", 0.5, 33, measure=Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3)))
     for one, other in ((before, after), (nights[1], nights[2]), (nights[0], nights[1]), (nights[0], single)):
-        compared = compare_studies(one, other, metrics=(), conditions=(), allowed=list(Fact))
+        compared = compare_studies(one, other, conditions=(), allowed=list(Fact))
         for point in compared.points:
             _, newer = history(point.candidate, point.metric, [one, other]).points
             assert newer.move == point

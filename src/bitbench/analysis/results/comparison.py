@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import MetricDefinition, RateAnswer
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
 from bitbench.util.errors import ExitCode
@@ -80,7 +80,6 @@ class GateResult(Record):
     verdict: Verdict
     ratio: Estimate | None
     reason: str = ""  # why it is inconclusive
-    needed: int | None = None  # so many starts or trials of each side would decide, if the means stay where they are
     unit: Replicate = Replicate.STARTS
 
 
@@ -106,14 +105,13 @@ class Comparison(Record):
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
     cached: tuple[CacheDifference, ...] = ()  # such points have no verdict
     gates: tuple[GateResult, ...] = ()
-    rates: tuple[RateAnswer, RateAnswer] | None = None  # what two searches for the highest rate found; no verdict
     allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
 
     @property
     def exit_code(self) -> ExitCode:
         """Of the limits. One that a side has no figure for was not met, whatever is allowed; nor is anything decided
         about a point that a cache answered on one side only."""
-        if not self.points and self.rates is None:
+        if not self.points:
             return ExitCode.NOTHING_MEASURED
         if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED

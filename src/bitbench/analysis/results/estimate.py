@@ -78,7 +78,6 @@ class PercentileEstimate(Estimate):
 
     confidence: float
     percent: float
-    slowest: float
     event: CountedEvent
     events: int
     clusters: int  # starts; of an endpoint that was running already its trials

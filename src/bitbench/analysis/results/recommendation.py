@@ -37,7 +37,6 @@ class Judged(Record):
     same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or there is none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     findings: tuple[Finding, ...] = ()
-    cost: Estimate | None = None  # per million output tokens, in the currency of the price
     trials: int = 0
     failed_trials: int = 0
     quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
@@ -59,7 +58,6 @@ class Choice(Record):
     baseline: Config | None = None
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
-    nearest: Config | None  # where none does
     starts_needed: int | None = None  # of each config; None: there are enough to choose
     undecided: tuple[Config, ...] = ()  # meet the limits, too, and may be as fast as the chosen one
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
@@ -76,9 +74,7 @@ class Recommendation(Record):
     limits: Limits
     primary_metric: MetricDefinition
     memory_name: str  # which memory the limit is held against
-    price_per_hour: float | None
     choices: tuple[Choice, ...]
-    for_all: tuple[Config, ...]  # chosen, or undecided with the chosen, on each of several workloads
     notes: tuple[str, ...] = ()
 
     @property

@@ -270,16 +270,6 @@ class TaskEstimate(Record):
     cut_share: float | None = None  # of answers that ended at the length limit
 
 
-class AnswerComparison(Record):
-    """A greedy answer beside the baseline's."""
-
-    prompt: str
-    text: str
-    baseline_text: str | None
-    first_difference: int | None  # place of the first token; None where they are equal or there is no other
-    repeats: bool  # it runs in a loop
-
-
 class PositionDivergence(Record):
     """Mean KL divergence from the baseline over the tokens at places `first` to `last` of a window."""
 
@@ -315,11 +305,12 @@ class ConfigQuality(Record):
     by_position: tuple[PositionDivergence, ...] = ()  # of the same weights in another setting than the baseline's
     state: QualityState | None = None
     reason: str | None = None
-    answers: tuple[AnswerComparison, ...] = ()
+    answers: int = 0  # greedy, to fixed questions
+    equal_answers: int | None = None  # to the baseline's, token for token; None: nothing to compare with
+    looping_answers: int = 0  # end in one piece that repeats
     tasks: tuple[TaskEstimate, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
     needles: tuple[NeedleDepth, ...] = ()
-    loses_from: int | None = None  # place in a window from which on the divergence certainly exceeds the limit
 
     @property
     def name(self) -> str:
@@ -333,20 +324,6 @@ class ConfigQuality(Record):
     @property
     def flagged(self) -> bool:
         return self.state is QualityState.BEYOND
-
-    @property
-    def equal_answers(self) -> int | None:
-        """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
-        known = [answer for answer in self.answers if answer.baseline_text is not None]
-        return sum(answer.first_difference is None for answer in known) if known else None
-
-
-class Precision(Record):
-    """How exact a study is. Relative, of logarithms; None where it is unknown."""
-
-    blocks: int  # that a config shares with the baseline, a start of each in each; at most
-    fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
-    half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
 
 
 class RatioOfAttempts(Record):
@@ -369,15 +346,6 @@ class Rejections(Record):
     ratios: tuple[RatioOfAttempts, ...] = ()
 
 
-class TurnEffect(Record):
-    """What a thaw does to an engine: the speed of first trials of a turn / that of second ones."""
-
-    engine: str
-    starts: int
-    ratio: Estimate | None  # None of fewer than two starts
-    second_counts: bool = False  # the interval excludes 1
-
-
 P = TypeVar("P", bound=Record)
 
 
@@ -391,7 +359,6 @@ class StudySummary(Record):
     rankings: tuple[Ranking, ...]
     models: tuple[ComparedModel, ...] = ()  # empty where there is one
     model: str | None = None  # of a part of a study: which of its models
-    precision: Precision | None = None  # None: nothing to compare, or one start
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate

@@ -12,7 +12,6 @@ from bitbench.analysis.results.comparison import (
     Replicate,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.analysis.results.summary import RateAnswer
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import estimated, percent, quantity_unit, share, times
 from bitbench.reports.document.words import (
@@ -47,14 +46,12 @@ def comparison_document(comparison: Comparison) -> Document:
     found = [(metric, points) for metric in comparison.definitions if (points := _points_of(comparison, metric))]
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
-    rates = [paragraph(_rates(comparison, comparison.rates))] if comparison.rates else []
     notes = bullets(_notes(comparison))
     return Document(
         say(Name(comparison.candidate), " against ", Name(comparison.baseline)),
         (
             *bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions),
             *shared,
-            *rates,
             *limits,
         ),
         (
@@ -82,22 +79,6 @@ def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
             said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
     what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
     return say(what, joined(said, "; ") or "no point has a result on both sides", ".")
-
-
-def _rates(comparison: Comparison, rates: tuple[RateAnswer, RateAnswer]) -> Phrase:
-    """Both rates side by side: their intervals are not those of a difference."""
-    before, after = (Quantity(found.rate, "req/s", found.low, found.high) for found in rates)
-    return say(
-        "Highest rate that meets the objectives: ",
-        before,
-        " in ",
-        Name(comparison.baseline),
-        ", ",
-        after,
-        " in ",
-        Name(comparison.candidate),
-        f" ({percent(comparison.confidence)} intervals of each search).",
-    )
 
 
 def _title(comparison: Comparison, metric: str) -> str:
@@ -148,14 +129,13 @@ def _starts(estimate: Estimate) -> str:
 
 
 def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
-    """What failed first; below it, what would decide the rest."""
+    """What failed first; below it, why the rest is open."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
     gates.sort(key=lambda gate: WORST_FIRST.index(gate.verdict))
     outcomes = table(
         gates,
         *_names(gates, labels),
         number_column(f"Change ({percent(_single(comparison))})", Unit.SHARE, _change, intervals_from=0),
-        number_column(f"{gates[0].unit.value.capitalize()} needed", Unit.COUNT, lambda gate: gate.needed),
         words_column("Outcome", lambda gate: gate.verdict.value),
         mark=lambda gate: Mark.ALARM if gate.verdict is Verdict.MISSED else None,
     )
@@ -180,9 +160,7 @@ def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
     unsure = [gate for gate in gates if gate.verdict is Verdict.INCONCLUSIVE]
     for reason in dict.fromkeys(gate.reason for gate in unsure):
         alike = [gate for gate in unsure if gate.reason == reason]
-        needed = [gate.needed for gate in alike if gate.needed is not None]
-        enough = f"; about {max(needed)} {alike[0].unit.value} of each side would decide" if needed else ""
-        yield f"Inconclusive ({len(alike)}): {reason}{enough}."
+        yield f"Inconclusive ({len(alike)}): {reason}."
 
 
 def _notes(comparison: Comparison) -> Iterator[Phrase]:

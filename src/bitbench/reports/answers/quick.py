@@ -10,18 +10,15 @@ from bitbench.reports.document.model import (
     Block,
     CodeBlock,
     Document,
-    Mark,
     Name,
     Paragraph,
     Phrase,
-    Quantity,
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import estimated, number, quantity_unit
+from bitbench.reports.document.numbers import number
 from bitbench.reports.document.words import (
     MAX_NAME,
-    ColumnOf,
     bullets,
     number_column,
     paragraph,
@@ -29,19 +26,16 @@ from bitbench.reports.document.words import (
     say,
     strong,
     table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import cached_remarks, remarks, stream_remarks
-from bitbench.reports.sections.lead import lead
+from bitbench.reports.sections.lead import answer_marks, lead
 from bitbench.reports.sections.quality import quality_rounding_sentences, undecided_quality_sentences
-from bitbench.reports.sections.ranked import versus_column
-from bitbench.study.plan import Config
+from bitbench.reports.sections.ranked import results_table
 from bitbench.study.workload import workload_length_text
 from bitbench.util.units import written_seconds
 
 SLO_FACTOR = 2  # of the first token's median: a limit that a server can meet under load
-WIDE = 100  # characters of a terminal with room for throughput beside the ratios
 OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 
 
@@ -60,8 +54,18 @@ def quick_server_document(summary: StudySummary, url: str, growth: float, folder
         say(Name(server.name), f" at {url}: {asked}"),
         (
             *bullets([*_failed(summary, points), *cached_remarks(summary), *stream_remarks(summary)]),
+            *([_load_table(summary, known)] if known else []),
             *(_reached(summary, known, target, growth, _refused(summary, points)) if known else ()),
         ),
+    )
+
+
+def _load_table(summary: StudySummary, points: Sequence[PointSummary]) -> Table:
+    return table(
+        points,
+        number_column("Streams", Unit.COUNT, lambda point: _streams(summary, point)),
+        number_column("Output", "tok/s", lambda point: point.metrics[OUTPUT].value),
+        number_column("TTFT p50", Unit.SECONDS, lambda point: point.metrics[TTFT].value),
     )
 
 
@@ -126,52 +130,13 @@ def _rounded_up(seconds: float) -> float:
 
 def quick_comparison_document(summary: StudySummary) -> Document:
     """The answer in sentences, then each config beside the baseline."""
-    labels = Labels.of(summary, MAX_NAME)
     found = lead(summary)
+    labels = Labels.of(summary, MAX_NAME).marked(answer_marks(summary, found))
     answer = [paragraph(found.phrase)] if found else []
     if any(row.is_known for row in summary.quality):
         answer += map(Paragraph, quality_rounding_sentences(summary.rounded_before))
         answer += map(Paragraph, undecided_quality_sentences(summary))
     return Document(
         say(labels.shared or summary.study.name),
-        (*answer, _table(summary, labels), *bullets(remarks(summary))),
+        (*answer, results_table(summary, labels), *bullets(remarks(summary))),
     )
-
-
-def _table(summary: StudySummary, labels: Labels) -> Table:
-    qualities = {row.config: row for row in summary.quality if row.baseline != row.config}
-    peaks = {config.config: config.memory.peak for config in summary.configs}
-
-    def peak(config: Config) -> float | None:
-        known = peaks.get(config)
-        return known.high if known else None
-
-    def quality_column(key: str) -> ColumnOf[Config]:
-        definition = summary.quality_definitions[key]
-
-        def quality(config: Config) -> Quantity | None:
-            row = qualities.get(config)
-            return None if row is None else estimated(row.estimates.get(key), definition)
-
-        return number_column(definition.label, quantity_unit(definition), quality, intervals_from=WIDE)
-
-    return table(
-        dict.fromkeys(point.point.config for point in summary.points),
-        words_column("Config", lambda config: Name(labels[config])),
-        *(versus_column(say("Speed on ", Name(ranking.workload)), ranking) for ranking in summary.rankings),
-        *(quality_column(key) for key in ("kl_mean", "top1_agreement") if summary.quality),
-        number_column("Memory peak", Unit.BYTES, peak),
-        *(_speed_column(summary, workload.name) for workload in summary.study.workloads),
-        mark=lambda config: Mark.ALARM if config in qualities and qualities[config].flagged else None,
-        drop_empty=True,
-    )
-
-
-def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
-    found = {point.point.config: point.metrics.get(OUTPUT) for point in summary.points_of(workload)}
-
-    def figure(config: Config) -> float | None:
-        estimate = found.get(config)
-        return estimate.value if estimate else None
-
-    return number_column(say("Output, ", Name(workload)), "tok/s", figure, shown_from=WIDE)

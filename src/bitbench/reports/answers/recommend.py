@@ -1,9 +1,9 @@
 """A recommendation: what to use on each workload, why not the others, and the command that serves it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-from bitbench.analysis.results.estimate import Verdict
+from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import (
     MEMORY,
     QUALITY_NOT_MEASURED,
@@ -27,11 +27,9 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import (
     MARKS,
-    ROUGH,
     estimated,
     finding_quantity,
     percent,
-    quantity,
     quantity_unit,
     times,
 )
@@ -54,6 +52,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels
+from bitbench.reports.sections.ranked import finding_reasons
 from bitbench.util.units import show_bytes
 
 
@@ -97,7 +96,6 @@ def recommendation_document(found: Recommendation) -> Document:
             paragraph("Asked for: ", recommendation_goal_phrase(goal, found.limits, found.memory_name), "."),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
             *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
-            *_for_all(found),
         ),
         (*(_section(found, choice) for choice in found.choices), *_deployments(found), *_what_to_know(found)),
     )
@@ -129,8 +127,8 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
         return _use(found, choice, choice.of(choice.chosen))
     if choice.starts_needed is not None:
         return strong("One start decides nothing on ", Name(choice.workload), f"; {choice.starts_needed} of each may.")
-    if choice.nearest is not None:
-        return _none_meets(choice, choice.of(choice.nearest))
+    if any(judged.figure for judged in choice.judged):
+        return _none_meets(choice)
     return strong("No config has a result on ", Name(choice.workload), ".")
 
 
@@ -140,12 +138,8 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
         meaning = ratio_meaning(found.primary_metric, other)
         said.append(say("On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, "."))
-    if judged.cost:
-        said.append(say("A million output tokens cost ", _cost(judged), "."))
     if judged.failed_trials:
         said.append(say(f"Caution: {judged.failed_trials} of its {judged.trials} trials failed."))
-    if judged.is_flagged:
-        said.append(_not_flagged(found, choice))
     if choice.undecided:
         said.append(
             say("Undecided between it and ", listing(name_phrases(each.name for each in choice.undecided)), ".")
@@ -175,42 +169,29 @@ def _figures(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     return say(figure, "; the baseline has no result here.")
 
 
-def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
-    """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
-    for judged in choice.judged:
-        if judged.verdict is Verdict.MET and not judged.quality_doubt:
-            best = say("The best of those within the limits on quality is ", Name(judged.config.name))
-            return say(best, ". ", _figures(found, choice, judged))
-    return say("The quality of the others which meet the limits is flagged, undecided or unknown.")
+def _none_meets(choice: Choice) -> Phrase:
+    asked = [finding for judged in choice.judged for finding in judged.findings]
+    limits = listing(list(dict.fromkeys(finding.name for finding in asked))) or say("the study's limits on quality")
+    unsure = choice.with_verdict(Verdict.INCONCLUSIVE)
+    if not unsure:
+        return strong("No config meets ", limits, " on ", Name(choice.workload), ".")
+    may = f" {len(unsure)} may meet it."
+    to_decide = say(" To decide, ", _to_decide(unsure), ".")
+    return say(strong("Inconclusive: ", limits, " on ", Name(choice.workload), "."), may, to_decide)
 
 
-def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
-    limits = listing(list(dict.fromkeys(finding.name for finding in nearest.findings)))
-    where = say(" The nearest is ", Name(nearest.config.name), ": ", _against_limits(nearest, nearest.verdict), ".")
-    if nearest.verdict is Verdict.MISSED:
-        return say(strong("No config meets ", limits, " on ", Name(choice.workload), "."), where)
-    may = f" {len(choice.with_verdict(Verdict.INCONCLUSIVE))} may meet it."
-    to_decide = say(" To decide, ", _to_decide(nearest), ".")
-    return say(strong("Inconclusive: ", limits, " on ", Name(choice.workload), "."), may, where, to_decide)
-
-
-def _to_decide(judged: Judged) -> Phrase:
-    open_ones = [finding for finding in judged.findings if finding.verdict is Verdict.INCONCLUSIVE]
-    if not any(finding.unit == Unit.SHARE for finding in open_ones):
+def _to_decide(unsure: Sequence[Judged]) -> Phrase:
+    findings = [finding for judged in unsure for finding in judged.findings]
+    open_ones = [finding for finding in findings if finding.verdict is Verdict.INCONCLUSIVE]
+    if not all(finding.unit == Unit.SHARE for finding in open_ones):
         return say("run the study again with a larger budget or more starts")
     if any(finding.reason == QUALITY_NOT_MEASURED for finding in open_ones):
         return say("add ", Name("quality: {}"), " to the study and run it into a new folder")
     return say("measure quality with more ", Name("windows"), " or a longer ", Name("corpus"), ", into a new folder")
 
 
-def _for_all(found: Recommendation) -> Iterator[Block]:
-    if found.for_all:
-        chosen = listing(name_phrases(config.name for config in found.for_all), "or")
-        yield paragraph("One for all workloads: ", chosen, ", the choice or maybe as good on each.")
-
-
 def _section(found: Recommendation, choice: Choice) -> Section:
-    blocks: list[Block] = [*bullets((*_better_but_open(choice), *_ruled_out(choice)))]
+    blocks: list[Block] = [*bullets((*_without_result(choice), *finding_reasons(_findings(choice))))]
     if any(judged.figure for judged in choice.judged):
         labels = Labels((judged.config for judged in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
@@ -219,48 +200,22 @@ def _section(found: Recommendation, choice: Choice) -> Section:
     return Section(say(Name(choice.workload), model), tuple(blocks), in_terminal=True)
 
 
-def _better_but_open(choice: Choice) -> Iterator[Phrase]:
-    """Ahead of the chosen one, but not known to meet the limits: worth more trials."""
+def _findings(choice: Choice) -> Iterator[tuple[str, Finding]]:
+    yield from ((judged.config.name, finding) for judged in choice.judged for finding in judged.findings)
+
+
+def _without_result(choice: Choice) -> Iterator[Phrase]:
+    """Say why configs have no result, once for each cause."""
+    causes: dict[str, list[str]] = {}
     for judged in choice.judged:
-        if choice.chosen in (None, judged.config):
-            return
-        if judged.verdict is Verdict.INCONCLUSIVE:
-            why = " may be better; whether it meets the limits is inconclusive: "
-            yield say(Name(judged.config.name), why, _against_limits(judged, Verdict.INCONCLUSIVE), ".")
-
-
-def _ruled_out(choice: Choice) -> Iterator[Phrase]:
-    """One line per reason: several without a result may share one."""
-    reasons: dict[Phrase, list[str]] = {}
-    for judged in choice.with_verdict(Verdict.MISSED):
         if judged.figure is None:
-            reason = say(f"no result ({plain_words(judged.why_no_result, MAX_CAUSE)})")
-        else:
-            reason = _against_limits(judged, Verdict.MISSED)
-        if judged.figure is None or judged.config != choice.nearest:  # of the nearest the verdict says why
-            reasons.setdefault(reason, []).append(judged.config.name)
-    for reason, configs in reasons.items():
-        yield say("Ruled out: ", listing(name_phrases(configs)), ": ", reason, ".")
-
-
-def _against_limits(judged: Judged, verdict: Verdict) -> Phrase:
-    """The limits with this verdict, with its figures."""
-    said = []
-    for finding in judged.findings:
-        if finding.verdict is verdict:
-            why = f" ({finding.reason})" if finding.reason else ""
-            limit = f" against {recommendation_limit_text(finding.unit, finding.limit)}{why}"
-            known = say(f"{finding.name} ", finding_quantity(finding), limit)
-            said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
-    return joined(said, "; ")
-
-
-def _cost(judged: Judged) -> Quantity:
-    return quantity(judged.cost, Unit.NONE, digits=ROUGH) or Quantity(None)
+            causes.setdefault(judged.why_no_result, []).append(judged.config.name)
+    for cause, configs in causes.items():
+        yield say("No result of ", listing(name_phrases(configs)), ": ", plain_words(cause, MAX_CAUSE), ".")
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
-    """A column per limit, which a narrow terminal keeps; then the ratio, memory where that is no limit, and cost."""
+    """A column per limit, which a narrow terminal keeps; then the ratio, and memory where that is no limit."""
     asked = next(judged for judged in choice.judged if judged.figure is not None).findings
     limits = (
         number_column(limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS)
@@ -269,8 +224,6 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     figures: list[ColumnOf[Judged]] = []
     if all(finding.name != MEMORY for finding in asked) and any(judged.memory for judged in choice.judged):
         figures.append(number_column("Memory", Unit.BYTES, _memory, shown_from=ROOM))
-    if found.price_per_hour is not None:
-        figures.append(number_column("Cost/Mtok", Unit.NONE, _cost, shown_from=ROOM, intervals_from=ROOM_FOR_INTERVALS))
     return table(
         choice.judged,
         words_column("Verdict", lambda judged: _standing(choice, judged)),
@@ -309,6 +262,8 @@ def _standing(choice: Choice, judged: Judged) -> str:
         return "no result"
     if choice.starts_needed is not None and judged.verdict is Verdict.MET:
         return "not ranked"
+    if judged.is_flagged and judged.verdict is Verdict.MET:
+        return "quality flagged"
     return VERDICTS[judged.verdict] if judged.findings else "behind"
 
 

@@ -8,7 +8,6 @@ from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import (
-    MOST_SERIES,
     Layer,
     absent_from_figure,
     figure_channel,
@@ -27,6 +26,7 @@ from bitbench.reports.document.numbers import (
     shown,
     starts_and_trials,
 )
+from bitbench.reports.document.palette import MOST_SERIES
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.ranked import ranked_metric_definition
 from bitbench.reports.sections.sweep import LOAD, sweep_level, sweep_shape_without, sweep_tail_metric

@@ -1,14 +1,8 @@
-"""What every figure has: rows, layers of Vega-Lite as plain data, axes, colours by role, and the sentence about
-configs that it does not show.
-
-Specifications name roles (an outlier, the baseline); only this file knows colours.
-
-A page gives CSS variables for the colours, so that light, dark and print need no new drawing; a file that stands
-alone gives the light ones. Both palettes are told apart by readers with a colour deficiency (after Okabe and Ito,
-darker or lighter so that each has a contrast of at least 3 to its background).
+"""What every figure has: rows, layers of Vega-Lite as plain data, axes, and the sentence about configs that it does not
+show. Specifications name roles (the limit, the baseline); only `document.palette` knows colours.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, log10
 from typing import Any, Literal
@@ -105,10 +99,10 @@ def layered_figure(
 
 
 def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis, in its unit: value, deviation of the trials, and interval if it has two ends."""
+    """A mark along an axis, in its unit: value, and interval if it has two ends."""
     known = quantity or Quantity(None)
     low = None if known.high is None else known.low
-    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high, f"{field}_sd": known.sd}
+    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high}
     return {key: None if value is None else value / scale.factor for key, value in placed.items()}
 
 
@@ -146,12 +140,11 @@ class ChartAxis:
     low: float
     high: float
     logarithmic: bool
-    ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> Spec:
-        words, kind, ticks = self.title, "linear", list(self.ticks)
+        words, kind, ticks = self.title, "linear", list[float]()
         if self.logarithmic:
-            words, kind, ticks = f"{words} (log)", "log", ticks or _log_ticks(self.low, self.high)
+            words, kind, ticks = f"{words} (log)", "log", _log_ticks(self.low, self.high)
         # What lies beyond ends at the edge.
         scale = {"type": kind, "domain": [self.low, self.high], "nice": False, "clamp": True}
         axis = {"values": ticks, "format": ",~g"} if ticks else {}
@@ -248,7 +241,6 @@ def axis_for(
     others: Sequence[float] = (),
     *,
     zero: bool = False,
-    ticks: Sequence[float] = (),
     least_span: float = 0.0,
 ) -> ChartAxis:
     """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
@@ -260,112 +252,20 @@ def axis_for(
     if low > 0 and high / low >= LOG_FROM:
         reach = (high / low) ** MOST_BEYOND
         inner = [value for value in others if low / reach <= value <= high * reach]
-        return ChartAxis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
+        return ChartAxis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True)
     if (more := least_span * abs(high) - (high - low)) > 0:
         low, high = low - more / 2, high + more / 2
     size = (high - low) or abs(high) or 1.0
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
-    return ChartAxis(
-        title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks
-    )
+    return ChartAxis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False)
 
 
 def axis_of(title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0) -> ChartAxis:
     """For marks that `place` put along it."""
     ends = figure_field_values(rows, f"{field}_low", f"{field}_high")
     return axis_for(title, figure_field_values(rows, field), ends, zero=zero, least_span=least_span)
-
-
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
-
-COLOURS = {  # on light and on dark paper
-    "paper": ("#ffffff", "#14171b"),
-    "ink": ("#1b1f24", "#e8eaed"),
-    "soft": ("#57606a", "#a3abb5"),
-    "faint": ("#e4e7eb", "#2b3138"),
-    "accent": ("#0a66b0", "#6cb6ff"),
-    "quiet": ("#8c959f", "#7a838d"),
-    "alarm": ("#b3261e", "#ff8a80"),
-    "c1": ("#0a66b0", "#6cb6ff"),
-    "c2": ("#c2510a", "#f2914e"),
-    "c3": ("#00795c", "#3fc89f"),
-    "c4": ("#a2428a", "#e39ccb"),
-    "c5": ("#806000", "#d9b310"),
-    "c6": ("#2e8fc7", "#9ad7f5"),
-    "c7": ("#5b4bb5", "#b0a4ff"),
-    "c8": ("#4d4d4d", "#c0c0c0"),
-}
-LIGHT = {role: light for role, (light, _) in COLOURS.items()}
-DARK = {role: dark for role, (_, dark) in COLOURS.items()}
-SERIES = tuple(f"c{number}" for number in range(1, 9))
-MOST_SERIES = len(SERIES)  # more lines than this cannot be told apart
-
-CSS_COLOURS = {role: f"var(--{role})" for role in LIGHT}
-
-
-def figure_colours_css(palette: Mapping[str, str]) -> str:
-    """`--ink: #1b1f24; …`"""
-    return " ".join(f"--{role}: {colour};" for role, colour in palette.items())
-
-
-def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
-    """For Vega-Lite: nothing but type, thin lines and the roles that specifications name."""
-    text = {"font": FONT, "labelFont": FONT, "titleFont": FONT}
-    return {
-        "font": FONT,
-        "background": "transparent" if colours is CSS_COLOURS else colours["paper"],
-        "view": {"stroke": None},
-        "axis": {
-            **text,
-            "labelColor": colours["soft"],
-            "titleColor": colours["soft"],
-            "titleFontWeight": "normal",
-            "titleFontSize": 12,
-            "labelFontSize": 11,
-            "gridColor": colours["faint"],
-            "domain": False,
-            "tickColor": colours["faint"],
-            "labelFlush": True,
-            "tickCount": 5,
-            "titlePadding": 8,
-        },
-        "title": {**text, "color": colours["ink"], "fontSize": 14, "anchor": "start", "fontWeight": 600, "offset": 12},
-        "legend": {
-            **text,
-            "labelColor": colours["ink"],
-            "labelFontSize": 12,
-            "symbolType": "circle",
-            "labelLimit": 320,
-            "titleLimit": 320,
-        },
-        "range": {"category": [colours[role] for role in SERIES]},
-        # One label for the whole figure is read aloud, not one for each of a thousand marks.
-        "mark": {"aria": False, "color": colours["accent"]},
-        "style": {
-            "trial": {"color": colours["quiet"], "opacity": 0.8},
-            "outlier": {"color": colours["alarm"], "strokeWidth": 2, "size": 70, "shape": "diamond", "filled": False},
-            "mean": {"color": colours["accent"], "size": 75, "opacity": 1},
-            "interval": {"color": colours["accent"], "strokeWidth": 2.5},
-            "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},
-            "changed": {"color": colours["alarm"], "strokeWidth": 1, "strokeDash": [4, 3]},
-            "limit": {"color": colours["alarm"], "strokeWidth": 1.5, "strokeDash": [6, 3]},
-            "answer": {"color": colours["accent"], "opacity": 0.12},
-            "change": {"color": colours["alarm"], "fontSize": 11},
-            "history": {"color": colours["accent"], "strokeWidth": 1.5},
-            "heat": {"color": colours["accent"], "stroke": colours["paper"], "strokeWidth": 2},
-            "name": {"color": colours["ink"], "fontSize": 12.5, "align": "left"},
-            "value": {"color": colours["soft"], "fontSize": 12, "align": "right"},
-            "front": {"color": colours["accent"], "strokeWidth": 1.5, "strokeDash": [5, 3], "opacity": 0.8},
-            "best": {"color": colours["accent"], "size": 85, "opacity": 1},
-            "beaten": {"color": colours["quiet"], "strokeWidth": 1.8, "size": 60, "opacity": 1},
-            "error": {"color": colours["quiet"], "strokeWidth": 1.2},
-            "bright": {"color": colours["ink"], "fontSize": 12},
-            "rim": {"stroke": colours["paper"], "strokeWidth": 4, "strokeJoin": "round", "aria": False},
-            "dim": {"color": colours["soft"], "fontSize": 11},
-        },
-    }
 
 
 MOST_NAMED = 6

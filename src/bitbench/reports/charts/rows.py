@@ -1,27 +1,19 @@
-"""Figures with one row per config: its ratio to the baseline on each workload, its trials with mean and interval."""
+"""The figure of an answer: each config with its ratio to the baseline on each workload."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummary
-from bitbench.records.trial import Outcome
+from bitbench.analysis.results.summary import Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, Spec, absent_from_figure, figure_channel, figure_constant
 from bitbench.reports.document.model import Figure, Quantity
-from bitbench.reports.document.numbers import Scale, estimated, quantity_scale, quantity_unit, shown, starts_and_trials
-from bitbench.reports.document.words import MAX_NAME, plain_words
+from bitbench.reports.document.numbers import Scale, shown
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.ranked import (
-    has_ranked_result,
-    rank_text,
     ranked_configs,
-    ranked_entry,
-    ranked_places,
-    ranked_points,
     ranked_ratio_to_baseline,
 )
 from bitbench.study.plan import Config
-from bitbench.util.units import UNKNOWN
 
 LANE, WIDEST_LANE, GAP = 15, 34, 9  # pixels: one workload of a config, where there are few, and between configs
 LEAST_HEIGHT = 240
@@ -141,104 +133,3 @@ def _names(y: Spec) -> list[tuple[Layer, int]]:
     place: dict[str, Spec] = {"x": figure_constant(0), "y": y, "yOffset": {"datum": NAME_LANE}}
     named = Layer((once, {"filter": "datum.number == 1"})).encode(**place, text="config:N")
     return [(named.where(chosen), 700), (named.where(f"!({chosen})"), 400)]
-
-
-STEP = 42  # pixels of a row: its name, and its marks below
-NAME_UP, MARKS_DOWN = -9, 10
-
-
-def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
-    """None where no config has a result."""
-    points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
-    if not points:
-        return None
-    definition = summary.definitions[ranking.metric]
-    scale = quantity_scale(quantity_unit(definition), [point.metrics[ranking.metric].value for point in points])
-    rows: list[fig.Row] = []
-    for point in points:
-        rows += [_mean_row(summary, ranking, point, scale, labels), *_trial_rows(ranking, point, scale, labels)]
-    axis = fig.axis_for(
-        fig.axis_title(definition, scale), fig.figure_field_values(rows, "value", "value_low", "value_high")
-    )
-    about_trial = [
-        *fig.tooltips(trial="Trial", config="Config"),
-        figure_channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
-        *fig.tooltips(instance="Start", block="Block", note="Outcome"),
-    ]
-    about_mean = fig.tooltips(
-        config="Config",
-        shown=definition.label,
-        rank="Rank",
-        versus="vs. baseline",
-        counts="Starts / trials",
-    )
-    means, trials = fig.figure_layer_where("datum.kind == 'mean'"), fig.figure_layer_where("datum.kind == 'trial'")
-    x = axis.x("value")
-    y = figure_channel("config:N", sort=[labels[point.point.config] for point in points], axis=None)
-    text = means.encode(y=y)
-    layers = [
-        means.where("datum.baseline").mark("rule", style="baseline").encode(x=x),
-        trials.where("!datum.flagged")
-        .mark("tick", style="trial", yOffset=MARKS_DOWN, thickness=1.5, size=13)
-        .encode(x=x, y=y, tooltip=about_trial),
-        means.where("isValid(datum.value_low)")
-        .mark("rule", style="interval", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN)
-        .encode(x=axis.x("value_low"), x2="value_high", y=y),
-        *(
-            arrow.encode(y=y)
-            for arrow in fig.cut_marks("value", axis, base=means, style="interval", yOffset=MARKS_DOWN)
-        ),
-        means.mark("point", style="mean", yOffset=MARKS_DOWN, filled=True).encode(x=x, y=y, tooltip=about_mean),
-        trials.where("datum.flagged")
-        .mark("point", style="outlier", yOffset=MARKS_DOWN)
-        .encode(x=x, y=y, tooltip=about_trial),
-        text.mark("text", style="name", dy=NAME_UP).encode(text="heading:N", x=figure_constant(0)),
-        text.mark("text", style="value", dy=NAME_UP).encode(text="shown:N", x=figure_constant("width")),
-    ]
-    flagged = any(row.get("flagged") for row in rows)
-    caption = (
-        "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
-        "rank; undecided configs share a range of ranks, and one start has none.",
-        absent_from_figure(summary, {ranking.workload}, [point.point.config for point in points], labels),
-        labels.shared,
-        "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
-        fig.cut_sentence(rows, value=axis),
-    )
-    title = f"{ranking.workload}: {definition.name}"
-    return fig.layered_figure(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
-
-
-def _mean_row(summary: StudySummary, ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> fig.Row:
-    config, estimate = point.point.config, point.metrics[ranking.metric]
-    entry, ratio = ranked_entry(ranking, config), ranked_ratio_to_baseline(ranking, config)
-    figure = estimated(estimate, summary.definitions[ranking.metric])
-    is_baseline = config == ranking.baseline
-    return {
-        "kind": "mean",
-        "config": labels[config],
-        "heading": f"{ranked_places(entry) if entry else UNKNOWN}   {labels[config]}",
-        "rank": rank_text(entry) or UNKNOWN,
-        **fig.place_on_axis("value", figure, scale),
-        "shown": shown(figure) if figure else UNKNOWN,
-        "versus": "baseline" if is_baseline else shown(ratio) if ratio else UNKNOWN,
-        "counts": starts_and_trials(estimate),
-        "baseline": is_baseline,
-    }
-
-
-def _trial_rows(ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> list[fig.Row]:
-    flagged = {outlier.trial_id for outlier in point.outliers if outlier.metric == ranking.metric}
-    return [
-        {
-            "kind": "trial",
-            "config": labels[point.point.config],
-            "value": run.metrics[ranking.metric] / scale.factor,
-            "trial": plain_words(run.trial_id, MAX_NAME),
-            "instance": plain_words(run.instance_id, MAX_NAME),
-            "block": run.block,
-            "note": f"{run.outcome.value}, outlier" if run.trial_id in flagged else run.outcome.value,
-            "flagged": run.trial_id in flagged,
-        }
-        for run in point.runs
-        if run.outcome is Outcome.OK and ranking.metric in run.metrics
-    ]

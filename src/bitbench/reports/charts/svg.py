@@ -3,8 +3,9 @@
 import json
 from importlib.util import find_spec
 
-from bitbench.reports.charts.figure import LIGHT, ROWS, figure_config
+from bitbench.reports.charts.figure import ROWS
 from bitbench.reports.document.model import Figure
+from bitbench.reports.document.palette import LIGHT, figure_config
 from bitbench.study.base import Json
 from bitbench.util.errors import StoreError
 

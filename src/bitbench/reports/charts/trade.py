@@ -1,4 +1,4 @@
-"""Speed against memory, and against lost quality, with the Pareto front of all of them."""
+"""Speed against lost quality or memory, with the Pareto front of all of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +43,8 @@ def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[fl
     return all(a[0] >= b[0] for a, b in pairs) and any(min(a) > max(b) for a, b in pairs)
 
 
-def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[Figure]:
-    """One figure per cost that is known of at least two configs with a result."""
+def trade_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
+    """Draw speed against quality, or against memory if no quality is known of two configs with a result."""
     points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     configs = [point.point.config for point in points]
     costs = [
@@ -54,11 +54,11 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
     ]
     known = [point for point in points if all(point.point.config in cost.of for cost in costs)]
     if not costs or len(known) < 2:
-        return []
+        return None
     measures = [_speed(summary, ranking, known), *costs]
     ends = {point.point.config: [measure.ends(point.point.config) for measure in measures] for point in known}
     front = {config: not any(is_pareto_better(other, own) for other in ends.values()) for config, own in ends.items()}
-    return [_figure(summary, ranking, measures, cost, front=front, labels=labels) for cost in costs]
+    return _figure(summary, ranking, measures, costs[-1], front=front, labels=labels)
 
 
 def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> _Measure:

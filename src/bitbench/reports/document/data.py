@@ -3,14 +3,13 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.records.trial import Memory, TrialMetrics, TrialRecord
+from bitbench.records.folder import StudyRecords
 from bitbench.reports.document.words import words_in_one_line
 from bitbench.study.base import Json
 from bitbench.study.secrets import is_secret
-from bitbench.study.workload import Length, workload_length_text
 
 TIDY_FORMAT = 1  # of the JSON form; 1: first published form
 HIDDEN = "•••"
@@ -18,65 +17,24 @@ HIDDEN = "•••"
 _FORMULA = ("=", "+", "-", "@")
 
 
-def csv_trial_columns() -> list[str]:
-    return [*_NAMES, *TrialMetrics.model_fields, *Memory.model_fields, *_ENDING]
+def trial_rows(summary: StudySummary, of: StudyRecords) -> list[dict[str, Json]]:
+    """Return one row per trial, warm-up included, with the columns of `bitbench query`. What is not known is None."""
+    from bitbench.records.arrow_tables import study_arrow_table
 
-
-_NAMES = (
-    "study", "trial", "kind", "variant", "engine", "workload", "concurrency", "input_tokens", "output_tokens",
-    "instance", "block", "index", "turn", "started_at", "duration_s", "outcome", "outlier",
-)  # fmt: skip
-_ENDING = ("requests", "failed_requests", "cause")
-
-
-def _csv_trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dict[str, Json]]:
-    """One row per trial, warm-up included; what is not known is None."""
     flagged = {outlier.trial_id for point in summary.points for outlier in point.outliers}
-    rows = []
-    for trial in trials:
-        workload = summary.study.workload(trial.point.workload)
-        lengths = {
-            part: None if part in workload.unknown else _length(getattr(workload, part))
-            for part in ("input_tokens", "output_tokens")
-        }
-        rows.append(
-            {
-                "study": summary.study.name,
-                "trial": trial.id,
-                "kind": trial.kind,
-                "variant": trial.point.config.variant,
-                "engine": trial.point.config.engine,
-                "workload": trial.point.workload,
-                "concurrency": None if "concurrency" in workload.unknown else workload.concurrency,
-                **lengths,
-                "instance": trial.instance_id,
-                "block": trial.block,
-                "index": trial.index,
-                "turn": trial.turn,
-                "started_at": trial.started_at,
-                "duration_s": trial.duration_s,
-                "outcome": trial.outcome.value,
-                "outlier": trial.id in flagged,
-                **dict(trial.metrics),
-                **dict(trial.memory),
-                "requests": trial.requests,
-                "failed_requests": trial.failed_requests,
-                "cause": trial.cause,
-            }
-        )
+    rows: list[dict[str, Json]] = study_arrow_table(of, "trials").drop_columns(["folder"]).to_pylist()
+    for row in rows:
+        row["started_at"] = row["started_at"] and row["started_at"].isoformat()
+        row["outlier"] = row["trial"] in flagged
     return rows
 
 
-def _length(tokens: Length) -> int | str:
-    return tokens if isinstance(tokens, int) else workload_length_text(tokens)
-
-
-def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
-    """Empty points are what is not known."""
+def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
+    """Return rows of one kind as CSV. Empty cells are what is not known."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, csv_trial_columns(), lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    for row in _csv_trial_rows(summary, trials):
+    for row in rows:
         writer.writerow({name: harmless_cell(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -89,12 +47,12 @@ def harmless_cell(value: Json) -> Json:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def json_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
+def json_text(summary: StudySummary, trials: Sequence[Mapping[str, Json]]) -> str:
     content = {
         "bitbench_report": TIDY_FORMAT,
         "definitions": {name: definition.model_dump() for name, definition in summary.definitions.items()},
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
-        "trials": _csv_trial_rows(summary, trials),
+        "trials": trials,
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

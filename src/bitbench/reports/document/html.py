@@ -16,9 +16,9 @@ from itertools import count, groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
+from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.study.base import Json
 from bitbench.util.units import UNKNOWN
@@ -120,8 +120,6 @@ class _Body:
                 return Markup("<strong>{}</strong>").format(self.phrase(inner))
             case doc.Emphasis(inner):
                 return Markup("<em>{}</em>").format(self.phrase(inner))
-            case doc.Link(text, anchor):
-                return Markup('<a href="#{}">{}</a>').format(anchor, text)
             case doc.Quantity():
                 return escape(shown(part))
 
@@ -130,9 +128,9 @@ class _Body:
         heads = Markup("").join(self._head(*pair) for pair in zip(table.columns, scales, strict=True))
         rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
         return Markup(
-            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table class="names-{}">\n'
+            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table class="names">\n'
             "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table></div>"
-        ).format(next(self._tables), _names_column(table), heads, rows)
+        ).format(next(self._tables), heads, rows)
 
     def _head(self, column: doc.Column, scale: Scale) -> Markup:
         kind = Markup("") if column.is_words else Markup(' class="number"')
@@ -157,16 +155,6 @@ class _Body:
             case _:
                 words = "words" if len(doc.plain_text(cell)) >= PROSE else number
                 return Markup('<td class="{}">{}</td>').format(words, self.phrase(cell))
-
-
-def _names_column(table: doc.Table) -> int:
-    """Which column says what a row is about, from 1: it stays in sight while the others scroll."""
-
-    def has_name(place: int) -> bool:
-        phrases = [cell for row in table.rows if isinstance(cell := row.cells[place], tuple)]
-        return any(isinstance(part, doc.Name) for phrase in phrases for part in phrase)
-
-    return 2 if len(table.columns) > 1 and has_name(1) and not has_name(0) else 1
 
 
 def _figure(number: Written) -> Markup:

@@ -20,9 +20,9 @@ def markdown(document: doc.Document, *, has_figures: bool = True) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_section_parts(section: doc.Section, level: int = 2, *, has_figures: bool = True) -> list[str]:
-    title = f"{'#' * level} {markdown_phrase(section.title)}"
-    return [title, *_blocks(section.blocks, level, has_figures=has_figures)]
+def markdown_section_parts(section: doc.Section, *, has_figures: bool = True) -> list[str]:
+    title = f"## {markdown_phrase(section.title)}"
+    return [title, *_blocks(section.blocks, has_figures=has_figures)]
 
 
 def _escape_markdown(text: str) -> str:
@@ -49,9 +49,9 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
     return False
 
 
-def _markdown_code(text: str, limit: int = MAX_NAME) -> str:
+def _markdown_code(text: str) -> str:
     """A name in code type, or escaped where it could break out of it."""
-    line = plain_words(text, limit)
+    line = plain_words(text, MAX_NAME)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
     return f"`{line}`" if is_tame else _escaped(line)
 
@@ -75,13 +75,11 @@ def _part(part: doc.Part) -> str:
             return f"**{markdown_phrase(inner)}**"
         case doc.Emphasis(inner):
             return f"*{markdown_phrase(inner)}*"
-        case doc.Link(text, anchor):
-            return f"[{_escape_markdown(text)}](#{anchor})"
         case doc.Quantity():
             return _number(shown(part))
 
 
-def _blocks(blocks: Sequence[doc.Block], level: int = 2, *, has_figures: bool = True) -> Iterator[str]:
+def _blocks(blocks: Sequence[doc.Block], *, has_figures: bool = True) -> Iterator[str]:
     for block in blocks:
         match block:
             case doc.Chart() if not has_figures:
@@ -93,14 +91,14 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2, *, has_figures: bool = 
             case doc.CodeBlock(lines):
                 yield _code_block(lines)
             case doc.Heading(phrase):
-                yield f"{'#' * (level + 1)} {markdown_phrase(phrase)}"
+                yield f"### {markdown_phrase(phrase)}"
             case doc.Table():
                 yield markdown_table(block)
             case doc.Chart(figure):
                 title, caption = _escape_markdown(figure.title), _escape_markdown(figure.caption)
                 yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
             case doc.Details(_, inner):
-                yield from _blocks(inner, level, has_figures=has_figures)
+                yield from _blocks(inner, has_figures=has_figures)
 
 
 def _code_block(lines: Sequence[str]) -> str:

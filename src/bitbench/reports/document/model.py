@@ -57,15 +57,7 @@ class Emphasis:
     phrase: "Phrase"
 
 
-@dataclass(frozen=True)
-class Link:
-    """To another section of the same document, by its anchor."""
-
-    text: str
-    anchor: str
-
-
-Part = str | Name | Strong | Emphasis | Link | Quantity
+Part = str | Name | Strong | Emphasis | Quantity
 Phrase = tuple[Part, ...]
 
 
@@ -194,7 +186,7 @@ def plain_text(phrase: Phrase) -> str:
         match part:
             case str():
                 parts.append(part)
-            case Name(text) | Link(text):
+            case Name(text):
                 parts.append(text)
             case Strong(inner) | Emphasis(inner):
                 parts.append(plain_text(inner))

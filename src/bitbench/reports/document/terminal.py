@@ -57,8 +57,6 @@ def _part(part: doc.Part) -> Text:
             return Text.assemble(_terminal_phrase(inner), style="bold")
         case doc.Emphasis(inner):
             return Text.assemble(_terminal_phrase(inner), style="italic")
-        case doc.Link(text):
-            return Text(text)
         case doc.Quantity():
             return Text(shown(part))
 

@@ -109,9 +109,9 @@ def plain_words(text: str, limit: int = MAX_TEXT) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def inline_words(text: str, limit: int = 4 * MAX_TEXT) -> str:
+def inline_words(text: str) -> str:
     """A part of a phrase: the spaces at its ends stay, since they belong to the sentence."""
-    line = plain_words(text, limit)
+    line = plain_words(text, 4 * MAX_TEXT)
     if not line:
         return " " if text[:1].isspace() else ""
     return f"{' ' if text[0].isspace() else ''}{line}{' ' if text[-1].isspace() else ''}"

@@ -2,7 +2,6 @@
 how to make them again."""
 
 from collections.abc import Iterator
-from math import exp
 
 from bitbench.analysis.results.summary import ConfigSummary, StudySummary
 from bitbench.records.lock import Accelerator, HostFacts, Lock
@@ -214,18 +213,6 @@ def _accelerator(accelerator: Accelerator) -> Phrase:
         "divided (MIG)" if accelerator.mig else None,
     )
     return joined([part for part in known if part], ", ")
-
-
-def precision_section(summary: StudySummary) -> Section | None:
-    """None where no two configs met in two blocks."""
-    found = summary.precision
-    if found is None or summary.imported_from:
-        return None
-    least = "" if found.fewest_blocks in (None, found.blocks) else f"{found.fewest_blocks} to "
-    known = f"{least}{plural(found.blocks, 'start')} of each config beside the baseline"
-    half_width = None if found.half_width is None else exp(found.half_width) - 1  # on the scale of logarithms
-    said = say(known, "; ratios to it are known to about ± ", Quantity(half_width, Unit.SHARE), " (median).")
-    return Section(say("How exact it is"), bullets([said]))
 
 
 def method_section(summary: StudySummary) -> Section:

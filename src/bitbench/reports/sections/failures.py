@@ -190,9 +190,6 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:
         variants = listing(name_phrases(dict.fromkeys(config.variant for config in not_made)))
         yield say("Could not be made: ", variants, "; run the study again to retry.")
-    if refused := [refusal.point for refusal in summary.refusals if not refusal.was_tried]:
-        named = listing(name_phrases(dict.fromkeys(labels[point.config] for point in refused)), most=MAX_NAMED)
-        yield say(f"Refused up front: {plural(len(refused), 'point')} of ", named, ".")
     if summary.in_float32:
         named = listing(name_phrases(dict.fromkeys(labels[config] for config in summary.in_float32)), most=MAX_NAMED)
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."

@@ -1,23 +1,15 @@
-"""The answer before all others: what to use, how sure that is, and what it takes."""
+"""The answer before all others: what to use on each workload, how sure that is, and what it takes."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from math import log
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.analysis.results.summary import (
-    AgainstBaseline,
-    PointSummary,
-    QualityState,
-    Ranking,
-    RankingEntry,
-    StudySummary,
-)
+from bitbench.analysis.results.estimate import Verdict
+from bitbench.analysis.results.summary import AgainstBaseline, QualityState, Ranking, RankingEntry, StudySummary
 from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Unit
-from bitbench.reports.document.numbers import number, percent, size, times
+from bitbench.reports.document.numbers import number, percent, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
@@ -29,9 +21,8 @@ from bitbench.reports.document.words import (
     say,
     strong,
 )
-from bitbench.reports.labels import Labels
+from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.ranked import (
-    LESS_MEMORY,
     objectives_in_words,
     ranked_entry,
     ranked_possible_bests,
@@ -51,16 +42,15 @@ class Lead:
     verdict: Phrase
     reasons: tuple[Phrase, ...]
     chosen: tuple[Config, ...] = ()
-    leading: int = 1  # so many of the reasons belong to the answer itself
 
     @property
     def headline(self) -> Phrase:
-        """What stands beside a picture."""
-        return joined([strong(self.verdict), *self.reasons[: self.leading]], " ")
+        """The verdict and the first reason, for the place beside a picture."""
+        return joined([strong(self.verdict), *self.reasons[:1]], " ")
 
     @property
     def more(self) -> tuple[Phrase, ...]:
-        return self.reasons[self.leading :]
+        return self.reasons[1:]
 
     @property
     def phrase(self) -> Phrase:
@@ -68,36 +58,42 @@ class Lead:
 
 
 class _Found:
-    """What the rankings say: where somebody is significantly better than the baseline, and who."""
+    """What the rankings of a summary say, and whose quality is flagged."""
 
-    def __init__(self, summary: StudySummary, answered: list[Ranking]) -> None:
+    def __init__(self, summary: StudySummary) -> None:
         self.summary = summary
-        self.answered = answered  # at least one config has a result
+        self.answered = [ranking for ranking in summary.rankings if ranking.entries]
         # A config with the only result has no other to be ahead of.
-        self.compared = [ranking for ranking in answered if len(ranking.entries) > 1]
-        self.ahead = {ranking.workload: won for ranking in self.compared if (won := _ahead(ranking))}
-        self.flagged = {row.config: row.reason for row in summary.quality if row.flagged}  # for their quality, and why
+        self.compared = [ranking for ranking in self.answered if len(ranking.entries) > 1]
+        self.flagged = {row.config: row.reason for row in summary.quality if row.flagged}
         self._labels = Labels.of(summary, MAX_NAME)
-
-    def where_ahead(self, config: Config) -> list[Ranking]:
-        return [ranking for ranking in self.compared if config in self.ahead.get(ranking.workload, ())]
 
     def name(self, config: Config) -> Name:
         return Name(self._labels[config])
 
-    def names(self, configs: Iterable[Config]) -> list[Phrase]:
+    def names(self, configs: Sequence[Config]) -> list[Phrase]:
         return name_phrases(self._labels[config] for config in configs)
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """What to use on some workloads. `rivals` may be as fast, but no claim says that they gain anything."""
+
+    configs: tuple[Config, ...]
+    rivals: tuple[Config, ...]
+    is_sure: bool
+    rankings: list[Ranking]
+
+
 def lead(summary: StudySummary) -> Lead | None:
-    """None where there is nothing to choose between. A choice must be ahead of the baseline somewhere, and nowhere
-    significantly behind any other: a config that is best for one load and worse for another, or fails where another
-    does not, is no answer for both. One whose quality is flagged may be named, but is never recommended: the choice is
-    among the others, if any of them is ahead.
+    """Return what to use on each workload; None if there is nothing to choose between.
+
+    A choice may be the best on its workload and is significantly faster than the baseline there. One whose quality is
+    flagged is named, but never recommended: the choice is among the others.
     """
     if not summary.study.workloads:
         return next((found for found in lead_parts_of_features(summary, "lead") if found is not None), None)
-    found = _Found(summary, [ranking for ranking in summary.rankings if ranking.entries])
+    found = _Found(summary)
     if not found.answered:
         return Lead(say("No answer:"), (say("no config has a result."),))
     if not found.compared:
@@ -106,11 +102,27 @@ def lead(summary: StudySummary) -> Lead | None:
     if len(needed) == len(found.compared):
         why = f"The next start may differ as much as two configs do; a decision needs {max(needed)} starts of each."
         return Lead(say("No ranking: one start."), (say(why),))
-    sound = _Found(summary, [_without(ranking, found.flagged) for ranking in found.answered])
-    if sound.ahead:
-        chosen = _decided(sound)
-        return replace(chosen, reasons=(*chosen.reasons, *_faster_but_flagged(found, sound)))
-    return _decided(found)
+    choices = _choices(found)
+    flagged = list(_fastest_but_flagged(found))
+    if not choices:
+        verdict = flagged[0] if flagged else say("Undecided: speed alone gives no reason to change.")
+        return Lead(verdict, (*_undecided(found, ()), *flagged[1:], *_who_looks_faster(found)))
+    chosen = tuple(dict.fromkeys(config for choice in choices for config in choice.configs))
+    reasons: list[Phrase] = []
+    for choice in choices:
+        reasons += _gains(found, choice, is_named=len(choices) > 1 or len(choice.configs) > 1)
+    reasons += _undecided(found, [ranking.workload for choice in choices for ranking in choice.rankings])
+    reasons += flagged
+    for choice in choices:
+        reasons += [*_on_same_engine(found, choice), *_cautions(found, choice)]
+    reasons += _to_measure_quality(found, chosen)
+    return Lead(_verdict(found, choices, chosen), tuple(reasons), chosen)
+
+
+def answer_marks(summary: StudySummary, found: Lead | None) -> dict[Config, str]:
+    """Return the mark of each config whose quality is flagged, or that the answer chooses."""
+    marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
+    return marks | dict.fromkeys(found.chosen if found else (), CHOSEN)
 
 
 def lead_parts_of_features(
@@ -125,12 +137,33 @@ def lead_parts_of_features(
                 yield from said if asked == "sentences" else [said]
 
 
-def _decided(found: _Found) -> Lead:
-    if not found.ahead:
-        return _no_winner(found)
-    candidates = _never_behind(found)
-    choices = [candidate for candidate in candidates if found.where_ahead(candidate)]
-    return _choice(found, candidates, choices) if choices else _by_workload(found)
+def _choices(found: _Found) -> list[_Choice]:
+    """Group the workloads by what is best there, among the configs whose quality is not flagged."""
+    groups: dict[object, _Choice] = {}
+    for ranking in found.compared:
+        sound = _without(ranking, found.flagged)
+        configs = tuple(config for config in _ahead(sound) if config not in found.flagged)
+        if configs:
+            decided = {*configs, ranking.baseline}
+            rivals = tuple(config for config in ranked_possible_bests(sound) if config not in decided)
+            choice = _Choice(configs, rivals, _is_sure(ranking, configs[0]), [])
+            alike = frozenset(configs), frozenset(rivals), choice.is_sure
+            groups.setdefault(alike, choice).rankings.append(ranking)
+    return list(groups.values())
+
+
+def _ahead(ranking: Ranking) -> list[Config]:
+    """Return those that may be the best and are significantly faster than the baseline.
+
+    The baseline itself counts if no other may be the best. Without a baseline, those that are faster than any other.
+    """
+    top = ranked_possible_bests(ranking)
+    if ranking.baseline is None:
+        return top if len(top) < len(ranking.entries) else []
+    if top == [ranking.baseline]:
+        return top
+    faster = [entry.config for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
+    return [config for config in top if config in faster]
 
 
 def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
@@ -152,218 +185,95 @@ def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     return entry.rank_low is not None and all(config in entry.undecided_with for config in ranked)
 
 
-def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
-    """What would be the fastest, and why it is not the choice."""
+def _fastest_but_flagged(found: _Found) -> Iterator[Phrase]:
+    """Name what would be the fastest, and why it is not the choice."""
     for config, why in found.flagged.items():
-        won = found.where_ahead(config)
-        if won and not sound.where_ahead(config):
-            gains = [_ratio_on(ranking, config) for ranking in won[:MAX_NAMED]]
-            yield say(found.name(config), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
+        if won := [ranking for ranking in found.compared if config in _ahead(ranking)]:
+            yield say(found.name(config), " is the fastest ", _on(won), f", but its quality is flagged: {why}.")
 
 
-def _ahead(ranking: Ranking) -> list[Config]:
-    """Those that may be the best and are significantly better than the baseline; without one, than any other."""
-    top = ranked_possible_bests(ranking)
-    if ranking.baseline is None:
-        return top if len(top) < len(ranking.entries) else []
-    faster = [entry.config for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
-    return [config for config in top if config in faster]
-
-
-def _never_behind(found: _Found) -> list[Config]:
-    """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
-
-    def is_behind(ratio: Estimate | None) -> bool:
-        return ratio is not None and ratio.is_below(1)
-
-    entries = [entry for ranking in found.answered for entry in ranking.entries]
-    behind = {entry.config for entry in entries if is_behind(entry.ratio_to_baseline)}
-    behind |= _left_early(found)
-    first, *others = [ranked_possible_bests(ranking) for ranking in found.answered]
-    return [config for config in first if config not in behind and all(config in top for top in others)]
-
-
-def _left_early(found: _Found) -> set[Config]:
-    """Return the configs with too few starts for a claim on a workload where others have enough.
-
-    They may be the best there only because nothing can be claimed of them.
-    """
-    early: set[Config] = set()
+def _undecided(found: _Found, decided: Container[str]) -> Iterator[Phrase]:
+    """Say what is known of the workloads without a choice."""
+    compared: list[Ranking] = []
     for ranking in found.answered:
-        starts = {point.point.config: _starts(point, ranking.metric) for point in found.summary.points
-                  if point.point.workload == ranking.workload}  # fmt: skip
-        ranked = [entry.config for entry in ranking.entries if entry.config != ranking.baseline]
-        few = {config for config in ranked if starts[config] < FEWEST_BLOCKS}
-        if len(few) < len(ranked):
-            early |= few
-    return early
+        if len(ranking.entries) == 1:
+            yield say("Only ", found.name(ranking.entries[0].config), " has a result ", _on([ranking]), ".")
+        elif ranking.workload not in decided and ranking.baseline is None:
+            yield say("The baseline has no result ", _on([ranking]), ", and no other is the fastest.")
+        elif ranking.workload not in decided:
+            compared.append(ranking)
+    if compared:
+        who = "No config without a flag" if found.flagged else "No config"
+        yield say(who, " is significantly faster than the baseline ", _on(compared), ".")
 
 
-def _starts(point: PointSummary, metric: str) -> int:
-    estimate = point.metrics.get(metric)
-    if estimate is None or estimate.basis is None:
-        return FEWEST_BLOCKS
-    return estimate.basis.starts
+def _who_looks_faster(found: _Found) -> Iterator[Phrase]:
+    """Say who is ahead so far by more than the interval, and how many starts a decision needs."""
+    for ranking in found.compared[:MAX_NAMED]:
+        first = ranking.entries[0]
+        ratio = first.ratio_to_baseline
+        if ranking.baseline is not None and ratio is not None and ratio.is_above(1):
+            gain = _gain(found, ranking, first.config)
+            yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " ", _on([ranking]), ".")
+    estimates = [point.metrics.get(found.summary.primary_metric) for point in found.summary.points]
+    starts = max(known.basis.starts for known in estimates if known is not None and known.basis is not None)
+    if starts < FEWEST_BLOCKS:
+        yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {starts}.")
 
 
-def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
-    def merit(config: Config) -> tuple[bool, int, int, float]:
-        """Not flagged; then significantly ahead on more workloads; then better places; then larger gains."""
-        places = [[entry.config for entry in ranking.entries].index(config) for ranking in found.compared]
-        gains = [abs(log(entry.ratio_to_baseline.value)) for ranking in found.where_ahead(config)
-                 if (entry := ranked_entry(ranking, config)) and entry.ratio_to_baseline]  # fmt: skip
-        return config not in found.flagged, len(found.where_ahead(config)), -sum(places), sum(gains)
-
-    best = max(choices, key=merit)
-    rivals = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
-    others = [candidate for candidate in candidates if candidate not in choices and candidate != found.summary.baseline]
-    against = [*_against_baseline(found, best)]
-    if rivals and against:
-        against[0] = say(found.name(best), ": ", against[0])
-    reasons = [*against, *_cautions(found, best, found.compared)]
-    if least := _least_memory(found, rivals, best):
-        reasons.append(say("Of these ", least, "."))
-    if others:
-        verb = "is" if len(others) == 1 else "are"
-        reasons.append(say(listing(found.names(others)), f" {verb} not significantly faster than the baseline."))
-    reasons += _to_measure_quality(found, [best, *rivals])
-    recommended = () if best in found.flagged else (best, *rivals)
-    return Lead(_verdict(found, best, rivals, others), tuple(reasons), recommended)
+def _verdict(found: _Found, choices: Sequence[_Choice], chosen: Sequence[Config]) -> Phrase:
+    """Say what to use on each workload, and whether its quality is known."""
+    parts = [_use(found, choice) for choice in choices]
+    caveat = _quality_caveat(found, chosen)
+    return joined([*parts, say(caveat, ".")] if caveat else parts, " ")
 
 
-def _verdict(found: _Found, best: Config, rivals: list[Config], others: list[Config]) -> Phrase:
-    """What to use, in one sentence with what speaks against it: what is undecided, and quality that is flagged or
-    unknown.
-
-    `rivals`: as good a choice; `others`: not told from it either, but no gain over the baseline.
-    """
-    if best in found.flagged:
-        named = listing(found.names([*rivals, *others]), most=MAX_NAMED)
-        between = say(", undecided against ", named) if rivals or others else ()
-        return say(
-            found.name(best), " is the fastest", between, f", but its quality is flagged: {found.flagged[best]}."
-        )
-    head = "Use " if all(_is_sure(ranking, best) for ranking in found.where_ahead(best)) else NOT_CONFIRMED
-    caveat = _quality_caveat(found, [best, *rivals])
-    against: list[Words] = ["between them"] if rivals else []
-    if others:
-        against.append(say("against ", listing(found.names(others), most=MAX_NAMED)))
-    undecided = say(" (undecided ", listing(against), ")") if against else ()
-    return say(head, listing(found.names([best, *rivals]), "or"), undecided, ", but " if caveat else "", caveat, ".")
+def _use(found: _Found, choice: _Choice) -> Phrase:
+    """`Use a or b (undecided between them) on one.`; of a single choice for all workloads, without the last words."""
+    head = "Use " if choice.is_sure else NOT_CONFIRMED
+    if choice.configs == (choice.rankings[0].baseline,):
+        head = "Keep the baseline "
+    open_against: list[Words] = ["between them"] if len(choice.configs) > 1 else []
+    if choice.rivals:
+        open_against.append(say("against ", listing(found.names(choice.rivals), most=MAX_NAMED)))
+    undecided = say(" (undecided ", listing(open_against), ")") if open_against else ()
+    where = () if len(choice.rankings) == len(found.answered) else say(" ", _on(choice.rankings))
+    return say(head, listing(found.names(choice.configs), "or"), undecided, where, ".")
 
 
 def _is_sure(ranking: Ranking, config: Config) -> bool:
     """Whether the interval that is quoted excludes 1: a claim stays once it is made, whatever later blocks show."""
     entry = ranked_entry(ranking, config)
-    if ranking.baseline is None or entry is None:
+    if ranking.baseline in (None, config) or entry is None:
         return True
     return entry.ratio_to_baseline is not None and entry.ratio_to_baseline.is_above(1)
 
 
-def _quality_caveat(found: _Found, chosen: list[Config], whose_all: str = "") -> Phrase:
-    """`its quality was not measured`, or is undecided; nothing where it is known of all, or is what others are compared
-    to, or where weights are random, of which the report speaks before all else.
+def _quality_caveat(found: _Found, chosen: Sequence[Config]) -> Phrase:
+    """Return `Its quality was not measured`, or that it is undecided. Empty if it is known of all.
 
-    `whose_all`: what it is called where it is unknown of all of them.
+    The model that others are compared with has lost nothing, and of random weights the report speaks before all else.
     """
     rows = found.summary.quality
     fine = {row.config for row in rows if row.is_known}
     fine |= {own.config for own in found.summary.configs if own.is_reference or own.random_weights}
+    chosen = [config for config in chosen if config != found.summary.baseline]  # to keep it loses nothing
     unknown = [config for config in chosen if config not in fine]
     if not unknown:
         open_ones = {row.config for row in rows if row.state is QualityState.UNDECIDED}
         undecided = [config for config in chosen if config in open_ones]
-        return say("the quality of ", listing(found.names(undecided)), " is undecided") if undecided else ()
-    whose = say(whose_all or ("its quality" if len(chosen) == 1 else "their quality"))
+        return say("The quality of ", listing(found.names(undecided)), " is undecided") if undecided else ()
+    whose = say("Its quality" if len(chosen) == 1 else "Their quality")
     if len(unknown) < len(chosen):
-        whose = say("the quality of ", listing(found.names(unknown)))
+        whose = say("The quality of ", listing(found.names(unknown)))
     return say(whose, " is unknown" if rows or found.summary.imported_from else " was not measured")
 
 
-def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phrase:
-    """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
-    known = {config.config: config.memory.peak for config in found.summary.configs}
-    peaks = {config: peak.high for config in (beside, *among) if (peak := known[config]) and peak.high is not None}
-    least = min(peaks, key=lambda config: peaks[config], default=beside)
-    if beside not in peaks or peaks[least] >= (1 - LESS_MEMORY) * peaks[beside]:
-        return ()
-    takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
-    return say(takes, ", ", found.name(beside), " at ", size(peaks[beside]))
-
-
-def _no_winner(found: _Found) -> Lead:
-    baseline = next((ranking.baseline for ranking in found.answered if ranking.baseline is not None), None)
-    if baseline is None:
-        return Lead(say("Undecided."), (say("No difference is significant."),))
-    own = found.name(baseline)
-    if without := [ranking for ranking in found.answered if ranking.baseline is None]:
-        reason = say("Where the baseline ", own, " has a result, no config is significantly faster; ", _on(without))
-        return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
-    won = [ranking for ranking in found.compared if ranked_possible_bests(ranking) == [baseline]]
-    if won:
-        reasons = [say("It is significantly faster ", _on(won), ".")]
-        if rest := [ranking for ranking in found.compared if ranking not in won]:
-            reasons.append(say("No other is significantly faster ", _on(rest), "."))
-        if baseline in found.flagged:
-            why = f", but its quality is flagged: {found.flagged[baseline]}."
-            return Lead(say("The baseline ", own, " is the fastest", why), tuple(reasons))
-        return Lead(say("Keep the baseline ", own, "."), tuple(reasons), (baseline,))
-    reasons = [say("No config is significantly faster than the baseline ", own, "."), *_looks(found)]
-    rivals = [config for config in _never_behind(found) if config != baseline and config not in found.flagged]
-    if least := _least_memory(found, rivals, baseline):
-        reasons.append(say("Of those that may be as fast, ", least, "."))
-    return Lead(say("Undecided: speed alone gives no reason to change."), tuple(reasons))
-
-
-def _looks(found: _Found) -> Iterator[Phrase]:
-    """Who is ahead so far by more than the interval, and how many starts a decision needs."""
-    for ranking in found.compared[:MAX_NAMED]:
-        first = ranking.entries[0]
-        ratio = first.ratio_to_baseline
-        if ranking.baseline is not None and ratio is not None and ratio.interval and ratio.interval[0] > 1:
-            gain = _gain(found, ranking, first.config)
-            yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " ", _on([ranking]), ".")
-    precision = found.summary.precision
-    if precision is not None and precision.blocks < FEWEST_BLOCKS:
-        yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {precision.blocks}.")
-
-
-def _by_workload(found: _Found) -> Lead:
-    """No config is good everywhere: which is, where."""
-    reasons, cautions = [], list[Phrase]()
-    chosen: dict[Config, None] = {}
-    for ranking in found.answered:
-        on = say("On ", Name(ranking.workload), " ")
-        if won := found.ahead.get(ranking.workload):
-            best, *others = [config for config in won if config not in found.flagged] or won
-            chosen |= dict.fromkeys([best, *others])
-            has_ratio = ranked_ratio_to_baseline(ranking, best) is not None
-            named = say(listing(found.names([best, *others]), "or"), ", " if has_ratio else "")
-            gain = _gain(found, ranking, best) if has_ratio else ()
-            if best in found.flagged:
-                reasons.append(say(on, named, gain, ", is the fastest, but its quality is flagged."))
-            else:
-                head = "use " if _is_sure(ranking, best) else NOT_CONFIRMED.lower()
-                reasons.append(say(on, head, named, gain, "."))
-                cautions += [*_on_same_engine(found, ranking, best), *_cautions(found, best, [ranking])]
-        elif len(ranking.entries) == 1:
-            reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
-    if undecided := [ranking for ranking in found.compared if ranking.workload not in found.ahead]:
-        on = listing(name_phrases(ranking.workload for ranking in undecided))
-        reasons.append(say("On ", on, " no config is significantly faster than the baseline."))
-    leading = len(reasons)
-    recommended = tuple(config for config in chosen if config not in found.flagged)
-    caveat = _quality_caveat(found, list(chosen), f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}")
-    if flagged := [config for config in chosen if config in found.flagged]:
-        caveat = say("the quality of ", listing(found.names(flagged)), " is flagged")
-    verdict = say("It depends on the workload", "; " if caveat else "", caveat, ".")
-    return Lead(verdict, (*reasons, *cautions, *_to_measure_quality(found, list(chosen))), recommended, leading)
-
-
-def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
-    """A choice may be the fastest and not always answer, or not in the time that the study promises."""
-    for ranking in rankings:
-        point = next(point for point in found.summary.points_of(ranking.workload) if point.point.config == best)
+def _cautions(found: _Found, choice: _Choice) -> Iterator[Phrase]:
+    """Say where a choice does not always answer, or not in the time that the study promises."""
+    for ranking in choice.rankings:
+        points = found.summary.points_of(ranking.workload)
+        point = next(point for point in points if point.point.config == choice.configs[0])
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
             yield say(f"Caution: {failed} of its {len(point.runs)} trials on ", Name(ranking.workload), " failed.")
@@ -374,26 +284,34 @@ def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Itera
             )
 
 
-def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]:
+def _to_measure_quality(found: _Found, chosen: Sequence[Config]) -> Iterator[Phrase]:
     if not found.summary.quality and not found.summary.imported_from and _quality_caveat(found, chosen):
         yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it into a new folder.")
 
 
-def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
-    ahead = [ranking for ranking in found.where_ahead(best) if ranking.baseline is not None]
-    if not ahead:
+def _gains(found: _Found, choice: _Choice, *, is_named: bool) -> Iterator[Phrase]:
+    """Quote the ratio of the first config to the baseline on each workload of a choice."""
+    best = choice.configs[0]
+    ratios = [ranking for ranking in choice.rankings if ranked_ratio_to_baseline(ranking, best) is not None]
+    if not ratios:
         return
-    first, *more = ahead
-    parts: list[Words] = [
-        say(_gain(found, first, best), " ", _on([first])),
-        *(_ratio_on(ranking, best) for ranking in more[: MAX_NAMED - 1]),
-        *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
-    ]
-    yield say(listing(parts), ".")
-    yield from _on_same_engine(found, first, best)
-    if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
-        on = listing(name_phrases(ranking.workload for ranking in rest), most=MAX_NAMED)
-        yield say("On ", on, " the difference is not significant.")
+    first, *more = ratios
+    parts: list[Words] = [say(_gain(found, first, best), " ", _on([first]))]
+    parts += [say(ranked_ratio_to_baseline(ranking, best), " ", _on([ranking])) for ranking in more[: MAX_NAMED - 1]]
+    if len(ratios) > MAX_NAMED:
+        parts.append(plural(len(ratios) - MAX_NAMED, "more workload"))
+    yield say(say(found.name(best), ": ") if is_named else (), listing(parts), ".")
+
+
+def _on_same_engine(found: _Found, choice: _Choice) -> Iterator[Phrase]:
+    """Tell what quantization alone gains, if the baseline runs on another engine."""
+    ranking, best = choice.rankings[0], choice.configs[0]
+    entry = ranked_entry(ranking, best)
+    if entry is not None and entry.same_engine is not None:
+        other = say("the unquantized ", found.name(entry.same_engine.unquantized))
+        than = ratio_meaning(found.summary.definitions[ranking.metric], other)
+        ratio = times(entry.same_engine.ratio)
+        yield say("On the same engine, ", found.name(best), " has ", ratio, " ", than, " ", _on([ranking]), ".")
 
 
 def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
@@ -410,19 +328,5 @@ def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
     return say(number(ratio.value, Unit.RATIO), range_of_it, " ", than)
 
 
-def _on_same_engine(found: _Found, ranking: Ranking, best: Config) -> Iterator[Phrase]:
-    """Tell what quantization alone gains, if the baseline runs on another engine."""
-    entry = ranked_entry(ranking, best)
-    if entry is not None and entry.same_engine is not None:
-        other = say("the unquantized ", found.name(entry.same_engine.unquantized))
-        than = ratio_meaning(found.summary.definitions[ranking.metric], other)
-        ratio = times(entry.same_engine.ratio)
-        yield say("On the same engine, ", found.name(best), " has ", ratio, " ", than, " ", _on([ranking]), ".")
-
-
-def _ratio_on(ranking: Ranking, config: Config) -> Phrase:
-    return say(ranked_ratio_to_baseline(ranking, config), " ", _on([ranking]))
-
-
-def _on(some: list[Ranking]) -> Phrase:
-    return say("on ", listing(name_phrases(ranking.workload for ranking in some)))
+def _on(some: Sequence[Ranking]) -> Phrase:
+    return say("on ", listing(name_phrases(ranking.workload for ranking in some), most=MAX_NAMED))

@@ -209,7 +209,6 @@ def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
 
 
 STATES = {QualityState.WITHIN: "within", QualityState.BEYOND: "flagged", QualityState.UNDECIDED: "undecided"}
-FEW = 3  # names of those that share a measurement
 KEYS = (
     "perplexity",
     "perplexity_rise",
@@ -356,8 +355,8 @@ def _mark(row: ConfigQuality) -> str:
 def _equal(row: ConfigQuality) -> str | None:
     if row.equal_answers is None:
         return None
-    loops = sum(answer.repeats for answer in row.answers)
-    return f"{row.equal_answers} of {len(row.answers)}" + (f", {loops} in a loop" if loops else "")
+    loops = f", {row.looping_answers} in a loop" if row.looping_answers else ""
+    return f"{row.equal_answers} of {row.answers}{loops}"
 
 
 def _definitions(summary: StudySummary) -> Iterator[Phrase]:

@@ -1,7 +1,7 @@
 """Rankings: what every section asks of them, the one table of a study, and what it promises held against what was
 measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 
@@ -15,7 +15,7 @@ from bitbench.analysis.results.summary import (
     StudySummary,
 )
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.model import Link, Mark, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import (
     MARKS,
     ROUGH,
@@ -35,6 +35,7 @@ from bitbench.reports.document.words import (
     bullets,
     counted,
     listing,
+    name_phrases,
     number_column,
     paragraph,
     plural,
@@ -50,9 +51,7 @@ from bitbench.study.metrics import find_metric
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 
-SINGLE = "one start"
-NOT_RANKED = f"{SINGLE}, not ranked"
-LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among those that are undecided
+NOT_RANKED = "one start, not ranked"
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
 
@@ -117,24 +116,12 @@ def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Word
     return "baseline" if entry.config == ranking.baseline else times(entry.ratio_to_baseline)
 
 
-def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
-    def versus(config: Config) -> Words:
-        return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
-
-    return ratio_column(title, versus)
-
-
 def rank_text(entry: RankingEntry | None) -> str | None:
-    """Return `1`, or `2–3` where that is undecided."""
+    """Return `1`, or `2–3` where that is undecided; of one that is not ranked, why."""
     if entry is None:
         return None
-    return NOT_RANKED if entry.rank_low is None else ranked_places(entry)
-
-
-def ranked_places(entry: RankingEntry) -> str:
-    """`1` or `2–3`; of one that is not ranked, why."""
     if entry.rank_low is None:
-        return SINGLE
+        return NOT_RANKED
     return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
@@ -180,11 +167,12 @@ def results_section(summary: StudySummary, labels: Labels) -> Section | None:
     if not any(ranking.entries for ranking in summary.rankings):
         return None
     return Section(
-        ranked_section_title("Results", summary), (_table(summary, labels), small_print(*_how_to_read(summary)))
+        ranked_section_title("Results", summary), (results_table(summary, labels), small_print(*_how_to_read(summary)))
     )
 
 
-def _table(summary: StudySummary, labels: Labels) -> Table:
+def results_table(summary: StudySummary, labels: Labels) -> Table:
+    """Return a row per config: its speed on each workload, its memory and its quality."""
     qualities = {row.config: row for row in summary.quality}
     memory = {config.config: config.memory for config in summary.configs}
 
@@ -218,7 +206,11 @@ def _of_workload(summary: StudySummary, ranking: Ranking) -> list[ColumnOf[Confi
     figures = [number_column(title, quantity_unit(definition), figure)]
     if not has_ratio:
         return figures
-    compared = versus_column(say(Name(ranking.workload), " vs. baseline"), ranking)
+
+    def versus(config: Config) -> Words:
+        return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
+
+    compared = ratio_column(say(Name(ranking.workload), " vs. baseline"), versus)
     return [*(figures if len(summary.rankings) <= FEW_WORKLOADS else []), compared]
 
 
@@ -242,9 +234,8 @@ def _how_to_read(summary: StudySummary) -> list[Words]:
     confidence = percent(summary.study.measure.confidence)
     return [
         f"Mean ± standard deviation of trials [{confidence} confidence interval of the mean]; of memory (the range of ",
-        "starts). Ranks, n and every other metric are in the details of each workload (",
-        Link("how the figures are made", "how-the-figures-are-made"),
-        ").",
+        "starts). Ranks, n and every other metric are in the details of each workload; the last section says how the "
+        "figures are made.",
     ]
 
 
@@ -273,7 +264,8 @@ def objectives_section(summary: StudySummary) -> Section | None:
     asked = paragraph(
         "Promised: ", promised_objectives_in_words(summary), ", of all trials of a point together. ", SYMBOLS
     )
-    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(points))), in_terminal=summary.search is None)
+    reasons = finding_reasons((point.point.name, finding) for point in points for finding in point.objectives)
+    return Section(say("Objectives"), (asked, verdicts, *bullets(reasons)), in_terminal=summary.search is None)
 
 
 def objectives_sentence(summary: StudySummary) -> Phrase | None:
@@ -314,13 +306,12 @@ def _mark(point: PointSummary) -> Mark | None:
     return Mark.ALARM if any(objective.verdict is Verdict.MISSED for objective in point.objectives) else None
 
 
-def _open(points: Sequence[PointSummary]) -> Iterator[Phrase]:
-    """What is inconclusive, or missed without a value, once per reason."""
+def finding_reasons(findings: Iterable[tuple[str, Finding]]) -> Iterator[Phrase]:
+    """Say what is inconclusive, or missed without a value, once per reason. `findings`: each with whose it is."""
     reasons: dict[tuple[Verdict, str, str], list[str]] = {}
-    for point in points:
-        for objective in point.objectives:
-            if objective.reason:
-                reasons.setdefault((objective.verdict, objective.name, objective.reason), []).append(point.point.name)
+    for whose, finding in findings:
+        if finding.reason:
+            reasons.setdefault((finding.verdict, finding.name, finding.reason), []).append(whose)
     for (verdict, name, reason), found in reasons.items():
-        where = listing([Name(point_name) for point_name in found], most=3)
+        where = listing(name_phrases(found), most=3)
         yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")

@@ -1,4 +1,4 @@
-"""One workload: its shape in a sentence, its figure and its tables."""
+"""One workload: its shape in a sentence, and its tables."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,9 +7,7 @@ from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, Ranking, RankingEntry, StudySummary
 from bitbench.reports.document.model import (
     Block,
-    Chart,
     Details,
-    Figure,
     Mark,
     Name,
     Paragraph,
@@ -123,7 +121,7 @@ OCCASIONAL_METRICS = (
 WIDE = 110  # columns of a terminal from which all main figures fit beside a config's name
 
 
-def workload_section(summary: StudySummary, ranking: Ranking, figure: Figure | None = None) -> Section:
+def workload_section(summary: StudySummary, ranking: Ranking) -> Section:
     points, labels = ranked.ranked_points(summary, ranking), Labels.of(summary, MAX_NAME)
     main = _main_table(summary, ranking, points, labels)
     more: list[Block] = []
@@ -140,7 +138,6 @@ def workload_section(summary: StudySummary, ranking: Ranking, figure: Figure | N
         ranked.ranked_section_title(say("Workload ", Name(ranking.workload)), summary),
         (
             Paragraph(workload_shape(summary.study.workload(ranking.workload))),
-            *([Chart(figure)] if figure else []),
             main if main.rows else paragraph("Refused for every config, see below."),
             *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
         ),
@@ -184,8 +181,8 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
 
     return table(
         _rows(summary, ranking, points),
-        words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         words_column("Config", lambda row: Name(labels[row.config])),
+        words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         ratio_column("vs. baseline", lambda row: ranked.ranked_versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
         number_column(
