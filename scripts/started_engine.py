@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bitbench.engines.environments import environment_python
 from bitbench.engines.registry import engine
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.models.library import resolve
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.study.study import EngineSetup

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialRecord
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from bitbench.util.errors import ExitCode
 from tests.busy_machine import LEFT_OVER_S, expected_exit_code
 from tests.left_behind import alive_in, marked

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 import bitbench.cli
-import bitbench.measure.plan
+import bitbench.planning.plan
 import bitbench.reports.study
 
 for module in pkgutil.iter_modules(bitbench.cli.__path__, "bitbench.cli."):

@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.engines import processes
-from bitbench.measure import runner
-from bitbench.measure.runner import QualityOptions, measure_quality_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import ProfileGroup
 from bitbench.reports import files
 from bitbench.reports.charts import svg
+from bitbench.running import runner
+from bitbench.running.quality_study import QualityOptions, measure_quality_study
 from bitbench.study.recipe import Backend
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import BitbenchError

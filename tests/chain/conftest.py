@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.machine import host
+from bitbench.machine import host
 from bitbench.records.folder import StudyFolder
 from tests.busy_machine import expected_exit_code
 from tests.forked import bitbench_process

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.blocks import MACHINE_VARIABLE, join_parts, measure_block
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.runner import measure_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.running.blocks import MACHINE_VARIABLE, join_parts, measure_block
+from bitbench.running.offers import LogObserver
+from bitbench.running.runner import measure_study
 from bitbench.study.study import Study
 from bitbench.util.errors import NotComparableError, StoreError, UsageError
 from tests.chain.conftest import BITBENCH

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.runner import measure_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.records.folder import StudyFolder
+from bitbench.running.offers import LogObserver
+from bitbench.running.runner import measure_study
 from bitbench.study.base import Json
 from tests.command_line import Answer, bitbench
 from tests.length import IS_LONG

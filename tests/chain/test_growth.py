@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.runner import measure_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.records.trial import TrialRecord
+from bitbench.running.offers import LogObserver
+from bitbench.running.runner import measure_study
 from bitbench.study.plan import Plan
 from tests.growth import null_study
 from tests.length import by_length

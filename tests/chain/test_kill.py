@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from tests.busy_machine import LEFT_OVER_S
 from tests.chain.conftest import BITBENCH
 from tests.length import by_length

@@ -8,9 +8,9 @@ import pytest
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import metrics_of_trial
+from bitbench.endpoint import endpoint_run as endpoint
+from bitbench.endpoint.load_study import first_contact_model
 from bitbench.loadgen.client import run_job
-from bitbench.measure import endpoint
-from bitbench.measure.load_study import first_contact_model
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_sums import RequestSums

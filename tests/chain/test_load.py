@@ -14,12 +14,12 @@ import pytest
 
 import bitbench
 from bitbench.cli.json_answers import answer_schema
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.ports import Endpoint
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import StudyReport
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from bitbench.study.study import Argument
 from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.mirror import Mirror, PlaceAtUrl
-from bitbench.measure.offers import LogObserver
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.running.mirror import Mirror, PlaceAtUrl
+from bitbench.running.offers import LogObserver
 from bitbench.util.errors import StoreError, UsageError
 from tests.chain.conftest import BITBENCH
 from tests.chain.test_kill import kill_and_check

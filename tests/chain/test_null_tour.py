@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
-from bitbench.measure.plan import estimator_of, plan_study
-from bitbench.measure.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, default_home
+from bitbench.planning.plan import estimator_of, plan_study
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import StudyReport

@@ -2,11 +2,11 @@
 
 import pytest
 
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import StudyReport
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from tests.chain.conftest import run_study_file
 
 STUDY = """

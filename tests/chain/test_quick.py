@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from bitbench.endpoint import endpoint_run as endpoint
 from bitbench.engines import registry
-from bitbench.measure import endpoint, quick_study
+from bitbench.planning import quick_study
 from bitbench.ports import Instance, Launch
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.runner import measure_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.running.offers import LogObserver
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
+from bitbench.running.runner import measure_study
 from bitbench.study.study import Study
 
 # Half a second to the first token: a client that is a few milliseconds late on a busy machine changes nothing.

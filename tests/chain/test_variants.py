@@ -7,8 +7,8 @@ import pytest
 
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
-from bitbench.measure import plan as planning
-from bitbench.measure.plan import plan_study_points
+from bitbench.planning import plan as planning
+from bitbench.planning.plan import plan_study_points
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder

@@ -16,7 +16,7 @@ import typer
 
 import bitbench
 from bitbench.cli.app import app
-from bitbench.measure.readiness import known_environments
+from bitbench.planning.readiness import known_environments
 from tests.features.interop.test_import_tools import DATA
 from tests.length import by_length
 from tests.support.null_instance import running

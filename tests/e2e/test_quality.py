@@ -9,7 +9,7 @@ import pytest
 from bitbench.analysis.quality import KL, PERPLEXITY, RISE, TOP1
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.engines.environments import environment_python
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import Condition
 from bitbench.records.trial import Outcome

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.quantize import variants
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import KernelChoice, KernelPath, Outcome

@@ -9,12 +9,12 @@ import pytest
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.trial import metrics_of_trial
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.write import StudyReport
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from bitbench.study.study import Study
 
 pytestmark = pytest.mark.timeout(2700)  # seconds for one test, with what its fixtures run

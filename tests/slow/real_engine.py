@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bitbench.engines.environments import environment_python
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.ports import Instance
 from bitbench.quality.measure import Asker
 from bitbench.records.trial import InstanceFacts

@@ -17,10 +17,10 @@ import pytest
 
 from bitbench.engines import registry
 from bitbench.engines.environments import environment_python, versions
-from bitbench.measure.compatibility import look_up_compatibility
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, default_home
 from bitbench.models import library
+from bitbench.planning.compatibility import look_up_compatibility
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of

@@ -20,7 +20,7 @@ import pytest
 from bitbench.engines.environments import environment_python, make_environment
 from bitbench.engines.kernels import toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.study.hardware import Capability
 from bitbench.util.child_processes import tool_child_variables
 from tests.support.cuda_selection import disagreement, questions
@@ -147,7 +147,7 @@ def test_the_wheel_accepts_our_command_line(
 def test_the_stand_in_is_what_bitbench_sees_too(stand_in: Path) -> None:
     """bitbench's own reader, through the same library as the wheel."""
     code = (
-        "from bitbench.measure.machine.gpus import has_nvml, survey_nvml; assert has_nvml(); "
+        "from bitbench.machine.gpus import has_nvml, survey_nvml; assert has_nvml(); "
         "found = survey_nvml({'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, lambda: '0'); "
         "one, = found.accelerators; print(one.name, found.capability, one.driver, one.power_limit_w, one.uuid)"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from tests.support.hub_server import Repository, hub_server

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from tests.big_study import big_study
 
 POINTS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 points × 20 trials × 2,500 rows

@@ -21,9 +21,9 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.models.folder import word_token_ids
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
 from bitbench.quantize import variants
 from bitbench.records.folder import StudyFolder

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.engines.openvino import OpenvinoEngine
-from bitbench.measure.variants import VariantStore, make_ordered_variant, order_variant
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.models import library
+from bitbench.planning.variants import VariantStore, make_ordered_variant, order_variant
 from bitbench.ports import Endpoint, Instance, Launch, Load
 from bitbench.quality.logprobs import InstanceConnection
 from bitbench.quality.measure import Asker, instance_asker

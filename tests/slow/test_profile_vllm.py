@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.machine.host import host_processor_level
+from bitbench.machine.host import host_processor_level
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
 from bitbench.study.hardware import Level

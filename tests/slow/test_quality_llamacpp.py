@@ -12,8 +12,8 @@ import pytest
 from bitbench.analysis.results.summary import ConfigQuality
 from bitbench.engines.environments import environment_python
 from bitbench.engines.llamacpp import LlamaCppEngine
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Launch, Load
 from bitbench.quality.logprobs import InstanceConnection
 from bitbench.quality.measure import instance_asker, score_windows

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from tests.e2e.conftest import WINDOWS

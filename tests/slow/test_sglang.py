@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from bitbench.engines.sglang import SglangEngine
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
 from bitbench.quality.measure import Asker, instance_asker

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.environments import environment_python
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import EngineEnvironmentError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bitbench.engines.kernels import read_choices
-from bitbench.measure.compatibility import CompatibilityRow, look_up_compatibility
+from bitbench.planning.compatibility import CompatibilityRow, look_up_compatibility
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from bitbench.measure.machine.gpus import Gpu, installed_gpus
+from bitbench.machine.gpus import Gpu, installed_gpus
 
 SUCCESS, NOT_SUPPORTED, TOO_SMALL, LOST = 0, 3, 7, 15
 NOT_AVAILABLE = 2**64 - 1

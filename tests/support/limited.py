@@ -4,8 +4,8 @@ import resource
 import time
 from pathlib import Path
 
-from bitbench.measure.plan import plan_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import plan_study
 from bitbench.util.errors import BitbenchError
 
 

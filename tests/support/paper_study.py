@@ -6,12 +6,12 @@ from itertools import count
 
 from bitbench.engines.null import NullEngine
 from bitbench.engines.registry import registered_engines_of
-from bitbench.measure.block_planner import BlockPlanner
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.loop import Planner
-from bitbench.measure.progress import BlockTask, Progress, Recorded
-from bitbench.measure.residence import Chunk, Residence
+from bitbench.planning.estimate import Estimator
 from bitbench.records.trial import TrialRecord
+from bitbench.running.block_planner import BlockPlanner
+from bitbench.running.loop import Planner
+from bitbench.running.progress import BlockTask, Progress, Recorded
+from bitbench.running.residence import Chunk, Residence
 from bitbench.study.plan import Config, Group, Plan, Point
 
 ENGINES = {"null": NullEngine()}
@@ -64,7 +64,7 @@ class FixedResidence:
 
 
 class PaperStudy:
-    """Decides and begins blocks as `bitbench.measure.loop.Schedule` does."""
+    """Decides and begins blocks as `bitbench.running.loop.Schedule` does."""
 
     def __init__(
         self,

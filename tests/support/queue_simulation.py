@@ -16,7 +16,7 @@ import pyarrow as pa
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.rate_search import RateTrial, next_rate, rate_search_answer
 from bitbench.analysis.results.summary import RateAnswer
-from bitbench.measure.load_study import LoadOptions, load_study_search_limits
+from bitbench.endpoint.load_study import LoadOptions, load_study_search_limits
 from bitbench.records.request_sums import RequestSums
 from bitbench.study.objective import Objective, RateTrialKind
 from bitbench.study.study_file import checked_objectives

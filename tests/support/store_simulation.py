@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from bitbench.analysis import ranking
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records import strict_reader as records
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import Workload

@@ -7,7 +7,7 @@ import pytest
 from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.types import Cause
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.markdown import markdown
 from tests.busy_machine import run_study

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.divergence import divergence, quality_scores
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.reports.write import StudyReport

@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.analysis.rate_search import VERIFICATIONS
 from bitbench.analysis.results.summary import SearchStop
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from tests.busy_machine import wait_for

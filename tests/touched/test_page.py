@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.document.model import Document
 from bitbench.reports.files import PAGE, make_report_files
 from bitbench.reports.study import study_document

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from bitbench.engines.environments import environment_python, versions
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import QuantizeProgress

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure import quick_study
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
+from bitbench.planning import quick_study
 from bitbench.records.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.support.hub_server import Repository, hub_server

@@ -21,7 +21,7 @@ from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
 from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize_layout
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError

@@ -13,7 +13,7 @@ import pytest
 import bitbench
 from bitbench.engines.environments import environment_python
 from bitbench.features.kernels.runner import SEED_INPUTS, native_module
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
 pytestmark = pytest.mark.timeout(900)

@@ -83,7 +83,7 @@ ARCHITECTURE = (SOURCE.parent / "ARCHITECTURE.md").read_text()
 
 @pytest.mark.parametrize("name", re.findall(r"`([\w/]+(?:/|\.py|\.yaml|\.cpp))`", ARCHITECTURE))
 def test_files_and_folders_of_the_page_exist(name: str) -> None:
-    """Below the package, in one of its packages (`machine/` of `measure/`), or in the repository."""
+    """Below the package, in one of its packages (`workers/` of `quality/`), or in the repository."""
     package = SOURCE / "bitbench"
     assert any(place.exists() for place in (package / name, SOURCE.parent / name, *package.glob(f"*/{name}")))
 

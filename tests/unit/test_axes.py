@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 import yaml
 
-from bitbench.measure.plan import plan_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import plan_study
 from bitbench.study.study_file import parse_study, study_file_text, study_schema
 from tests.command_line import bitbench
 

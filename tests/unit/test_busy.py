@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bitbench.measure.machine.host import OtherWork, cores_in_use
+from bitbench.machine.host import OtherWork, cores_in_use
 from bitbench.records.trial import Outcome
 
 pytestmark = pytest.mark.alone

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bitbench.engines.llamacpp import llamacpp_gguf_file
-from bitbench.measure.compatibility import look_up_compatibility
-from bitbench.measure.plan import plan_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models.quantized import describe_quantization
+from bitbench.planning.compatibility import look_up_compatibility
+from bitbench.planning.plan import plan_study
 from bitbench.study.hardware import Capability
 from bitbench.study.plan import Plan, Support
 from bitbench.util.errors import ModelError, StudyFileError

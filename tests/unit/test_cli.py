@@ -45,7 +45,7 @@ def test_help_imports_nothing_that_takes_time() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import bitbench.measure.plan",
+        "import bitbench.planning.plan",
         command_code("plan", str(NULL_TOUR)),
         command_code("recipes"),
         command_code("env", "list"),
@@ -57,7 +57,7 @@ def test_what_only_plans_or_lists_imports_nothing_heavy(code: str) -> None:
 
 def test_what_measures_imports_neither_what_reports_nor_scipy() -> None:
     """scipy is imported by the first interval that is computed, what draws by the report."""
-    measuring = packages_after("import bitbench.measure.runner")
+    measuring = packages_after("import bitbench.running.runner")
     assert {"numpy", "pyarrow"} <= measuring
     assert not HEAVY - {"numpy", "pyarrow", "uvloop"} & measuring
 
@@ -67,7 +67,7 @@ def test_a_report_needs_one_part_of_scipy_and_no_engine() -> None:
     code = "import bitbench.cli.outcome, bitbench.reports.write, bitbench.reports.study, bitbench.analysis.intervals"
     modules = modules_after(f"{code}\nbitbench.analysis.intervals.t_quantile(3, 0.9)")
     assert "scipy.special" in modules
-    assert not {"scipy.stats", "altair", "duckdb", "bitbench.measure.runner", "bitbench.loadgen.client"} & modules
+    assert not {"scipy.stats", "altair", "duckdb", "bitbench.running.runner", "bitbench.loadgen.client"} & modules
 
 
 def test_a_load_worker_imports_what_it_sends_and_writes_with() -> None:

@@ -8,11 +8,11 @@ import pytest
 from bitbench.analysis.rate_search import next_rate, rate_trials
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.study_comparison import compare_studies
+from bitbench.endpoint.endpoint_run import EndpointRun, endpoint_workload_at
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.endpoint import EndpointRun, endpoint_workload_at
-from bitbench.measure.trial import RunContext
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.trial import RunContext
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import EngineSetup

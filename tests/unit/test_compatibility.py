@@ -9,16 +9,16 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from bitbench.cli.plan import plan_labels, plan_remarks
-from bitbench.measure.compatibility import (
+from bitbench.models.library import ResolvedModel
+from bitbench.models.quantized import Quantization
+from bitbench.planning.compatibility import (
     CompatibilityRow,
     CompatibilityTable,
     compatibility_rows,
     look_up_compatibility,
 )
-from bitbench.measure.plan import plan_study_points
-from bitbench.measure.variants import VariantStore
-from bitbench.models.library import ResolvedModel
-from bitbench.models.quantized import Quantization
+from bitbench.planning.plan import plan_study_points
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Engine, Instance, Launch
 from bitbench.quantize import catalog
 from bitbench.study.hardware import Capability
@@ -225,7 +225,7 @@ def store(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quan
     found = ResolvedModel(
         "m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00", quantization=quantization
     )
-    monkeypatch.setattr("bitbench.measure.variants.library.resolve", lambda *_: found)
+    monkeypatch.setattr("bitbench.planning.variants.library.resolve", lambda *_: found)
     return VariantStore(Path("/home"), Path())
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.compatibility import SELECTION, compatibility_rows, look_up_compatibility
+from bitbench.planning.compatibility import SELECTION, compatibility_rows, look_up_compatibility
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 from tests.support.cuda_selection import disagreement, questions

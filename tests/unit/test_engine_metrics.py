@@ -13,13 +13,13 @@ from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.trial import ReadyInstance, engine_metrics, read_engine_metrics, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.profile import Phase
 from bitbench.records.trial import EngineMetrics, Memory, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.sections.memory import engine_metrics_section
 from bitbench.reports.study import study_document
+from bitbench.running.trial import ReadyInstance, engine_metrics, read_engine_metrics, run_trial
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
 from bitbench.study.variant import NO_MODEL

@@ -12,7 +12,7 @@ import pytest
 from bitbench.engines import environments
 from bitbench.engines.environments import InstalledEnvironment, environment_python, installed_environments, versions
 from bitbench.engines.transformers import TransformersEngine
-from bitbench.measure.readiness import known_environment, known_environment_versions, known_environments
+from bitbench.planning.readiness import known_environment, known_environment_versions, known_environments
 from bitbench.study.environment import Device, Environment
 from bitbench.util.errors import EngineEnvironmentError
 

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from bitbench.engines.null import NullEngine
-from bitbench.measure.estimate import NULL_TOKEN_S, Estimator, estimate_assumptions, guess_quality_s, guess_trial_s
+from bitbench.planning.estimate import NULL_TOKEN_S, Estimator, estimate_assumptions, guess_quality_s, guess_trial_s
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import guess_backend_s
 from bitbench.records.trial import Outcome, TrialMetrics

@@ -217,7 +217,7 @@ def test_ctrl_c_is_told_as_such(
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
     assert said.err == "error: stopped\n"
-    monkeypatch.setattr("bitbench.measure.runner.ready_plan", stopped)
+    monkeypatch.setattr("bitbench.running.runner.ready_plan", stopped)
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text("name: stopped\nengines: [null]\nworkloads: [interactive]\n")
     said = bitbench(capsys, "run", "study.yaml")

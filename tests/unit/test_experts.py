@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from bitbench.measure import variants
 from bitbench.models.folder import model_expert_facts
+from bitbench.planning import variants
 from bitbench.quantize.checkpoint import GgufHeader
 from bitbench.study.variant import ExpertFacts
 

@@ -17,10 +17,10 @@ from bitbench.loadgen.client import run_job
 from bitbench.loadgen.connection import ConnectionPool
 from bitbench.loadgen.health import StolenTime, WallClock
 from bitbench.loadgen.verdict import load_verdict
-from bitbench.measure import runner
-from bitbench.measure.machine import host
+from bitbench.machine import host
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
+from bitbench.running import runner
 from bitbench.study.study_file import starter
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ExitCode, LoadError

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.plan import plan_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models.catalog import CATALOG
 from bitbench.models.shapes import SHAPES, tensor_bytes
+from bitbench.planning.plan import plan_study
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import guess_backend_s
 from bitbench.study.study_file import parse_study, starter

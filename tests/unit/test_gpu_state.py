@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from bitbench.analysis.trial import metrics_of_trial
-from bitbench.measure.machine.gpus import installed_gpus
-from bitbench.measure.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
+from bitbench.machine.gpus import installed_gpus
+from bitbench.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import GpuUse, Outcome
 from tests.support.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
@@ -99,7 +99,7 @@ def test_without_a_gpu_nothing_is_watched() -> None:
 
 def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = fake_gpus(FakeGpu(processes={os.getpid(): 5, THEIRS: 5}))
-    monkeypatch.setattr("bitbench.measure.machine.watches.visible_gpus", lambda: tuple(gpus))
+    monkeypatch.setattr("bitbench.machine.watches.visible_gpus", lambda: tuple(gpus))
     with watch_gpus(os.getpid()) as watch:
         pass
     assert watch.use is not None

@@ -7,10 +7,10 @@ import pytest
 
 from bitbench.cli.doctor import doctor_gpu_problems
 from bitbench.engines.environments import InstalledEnvironment, write_environment_manifest
-from bitbench.measure.machine import gpus
-from bitbench.measure.machine.gpus import GpuSurvey, cuda_visible_gpus, describe_gpu, survey_nvml
-from bitbench.measure.readiness import readiness
-from bitbench.measure.workplace import Workplace
+from bitbench.machine import gpus
+from bitbench.machine.gpus import GpuSurvey, cuda_visible_gpus, describe_gpu, survey_nvml
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.readiness import readiness
 from bitbench.records.lock import HostFacts
 from bitbench.study.hardware import Capability
 from tests.support.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
@@ -128,9 +128,9 @@ def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monk
         (looked_at(L4, driver="550.54.15"), "cpu", None),
         (GpuSurvey(), "cpu", None),
     ):
-        monkeypatch.setattr("bitbench.measure.workplace.survey_gpus", lambda answer=answer: answer)
+        monkeypatch.setattr("bitbench.machine.workplace.survey_gpus", lambda answer=answer: answer)
         assert (Workplace(tmp_path).device, Workplace(tmp_path).capability) == (device, capability)
-    monkeypatch.setattr("bitbench.measure.workplace.survey_gpus", lambda: looked_at(L4))
+    monkeypatch.setattr("bitbench.machine.workplace.survey_gpus", lambda: looked_at(L4))
     assert (Workplace(tmp_path, "cpu").device, Workplace(tmp_path, "cpu").capability) == ("cpu", None)
     assert Workplace(tmp_path, "cpu").host().accelerators == ()
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.group import run_group
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, repeatable_rejections
-from bitbench.measure.trial import TOUCH, RunContext, TrialDraft
 from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.records.trial import Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
+from bitbench.running.group import run_group
+from bitbench.running.progress import CLIENT_BOUND_REPEATS, repeatable_rejections
+from bitbench.running.trial import TOUCH, RunContext, TrialDraft
 from bitbench.study.plan import Plan
 from bitbench.study.study import EngineSetup
 from tests.support.paper_study import PaperStudy

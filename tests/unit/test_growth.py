@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.plan import plan_study
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import plan_study
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Study

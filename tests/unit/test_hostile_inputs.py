@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ModelError
 from bitbench.util.model_files import read_safetensors_header

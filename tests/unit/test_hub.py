@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.plan import plan_study
-from bitbench.measure.readiness import hub_python, make_model_ready
-from bitbench.measure.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hub import HubReference, parse_hub_reference
+from bitbench.planning.plan import plan_study
+from bitbench.planning.readiness import hub_python, make_model_ready
 from bitbench.util.errors import ModelError
 from tests.support.hub_server import HubServer, Repository, hub_server
 from tests.support.quantize_stand_in import write_model
@@ -161,7 +161,7 @@ def test_without_a_network_only_the_cache_answers(
 def test_the_command_tells_how_far_it_is_and_what_has_moved(
     python: Path, server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitbench.measure.readiness.hub_python", lambda _: python)
+    monkeypatch.setattr("bitbench.planning.readiness.hub_python", lambda _: python)
     progress: list[tuple[int, int]] = []
 
     def run() -> list[str]:
@@ -177,7 +177,7 @@ def test_the_command_tells_how_far_it_is_and_what_has_moved(
 
 
 def test_without_huggingface_hub_the_command_to_get_it_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitbench.measure.readiness.find_spec", lambda _: None)
+    monkeypatch.setattr("bitbench.planning.readiness.find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"pip install 'bitbench\[hub\]', or create an environment"):
         hub_python(home)
 

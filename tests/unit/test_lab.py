@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.plan import plan_study
-from bitbench.measure.runner import refuse_other_facts, refuse_other_file, refuse_other_study
-from bitbench.measure.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, default_home
+from bitbench.planning.plan import plan_study
 from bitbench.quantize.catalog import built_in_recipe_file
 from bitbench.records.folder import StudyFolder
+from bitbench.running.runner import refuse_other_facts, refuse_other_file, refuse_other_study
 from bitbench.study.study import Study
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import NotComparableError, StoreError, StudyFileError

@@ -5,9 +5,9 @@ import pytest
 from bitbench.analysis.objectives import CLIENT_WAS_LATE, judge_objective, objectives_hold
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.summarize import summarize
-from bitbench.measure.machine.host import usable_threads
-from bitbench.measure.runner import busy_machine_warning
+from bitbench.machine.host import usable_threads
 from bitbench.records.trial import ClientHealth, ObjectiveResult, TrialMetrics, TrialRecord
+from bitbench.running.runner import busy_machine_warning
 from bitbench.study.environment import Device
 from bitbench.study.objective import Objective
 from bitbench.study.study import EngineSetup

@@ -17,10 +17,10 @@ from bitbench.cli.doctor import doctor_processor_text
 from bitbench.cli.plan import plan_labels, plan_remarks
 from bitbench.engines import transformers, vllm
 from bitbench.features.explain.sentences import roof_sentence
-from bitbench.measure.compatibility import compatibility_rows
-from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, host_processor_level
-from bitbench.measure.plan import plan_study_points
-from bitbench.measure.variants import settle_variants
+from bitbench.machine.host import TELLING_FLAGS, collect_host_facts, host_processor_level
+from bitbench.planning.compatibility import compatibility_rows
+from bitbench.planning.plan import plan_study_points
+from bitbench.planning.variants import settle_variants
 from bitbench.ports import Engine, Launch, Load
 from bitbench.quantize import catalog
 from bitbench.records.folder import StudyRecords

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.cli.options import counts_option, numbers_option
-from bitbench.measure.load_study import (
+from bitbench.endpoint.load_study import (
     LoadOptions,
     estimate_search_cost,
     first_contact_model,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.loop import THIS_HOST, Schedule, run_study
-from bitbench.measure.trial import TOUCH, RunContext
 from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.running.loop import THIS_HOST, Schedule, run_study
+from bitbench.running.trial import TOUCH, RunContext
 from bitbench.study.plan import Plan
 from bitbench.util.errors import BusyMachineError, ExitCode, StoreError
 from tests.support.paper_study import FixedPlanner, FixedResidence

@@ -20,7 +20,7 @@ import pytest
 from bitbench.engines import openvino as engine_module
 from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_openvino_facts
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.measure.plan import planned_engine_setup
+from bitbench.planning.plan import planned_engine_setup
 from bitbench.ports import InstanceFailed, Launch, Load
 from bitbench.records.trial import Outcome
 from bitbench.study.study import Argument, EngineSetup

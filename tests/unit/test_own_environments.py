@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.environments import environment_python, versions
-from bitbench.measure.plan import plan_study_source, plan_study_with_readiness
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import plan_study_source, plan_study_with_readiness
+from bitbench.planning.variants import VariantStore
 from bitbench.study.hardware import Capability
 from bitbench.study.study_file import StudySource, parse_study
 from bitbench.util.errors import NotReadyError, StudyFileError

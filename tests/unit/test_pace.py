@@ -3,10 +3,10 @@
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.sequential import sequential_turns
 from bitbench.engines.null import NullEngine
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, repeatable_rejections
+from bitbench.planning.estimate import Estimator
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.progress import CLIENT_BOUND_REPEATS, repeatable_rejections
 from bitbench.study.plan import Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS

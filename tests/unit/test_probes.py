@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bitbench.measure.machine.gpus import Gpu, installed_gpus, nvml_process_memory
-from bitbench.measure.machine.host import collect_host_facts
-from bitbench.measure.machine.noise import measure_noise
-from bitbench.measure.machine.watches import MemoryWatch, read_memory
+from bitbench.machine.gpus import Gpu, installed_gpus, nvml_process_memory
+from bitbench.machine.host import collect_host_facts
+from bitbench.machine.noise import measure_noise
+from bitbench.machine.watches import MemoryWatch, read_memory
 from bitbench.records.trial import Outcome
 from tests.busy_machine import wait_for
 from tests.support.fake_nvml import FakeGpu, FakeNvml, nvml_put_back  # noqa: F401

@@ -14,12 +14,8 @@ from bitbench.analysis.quality import quality_baseline
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.group import run_group
-from bitbench.measure.plan import plan_study_points, planned_engine_loads
-from bitbench.measure.quality import QualityDraft, QualityKit
-from bitbench.measure.runner import QualityOptions, quality_study
-from bitbench.measure.trial import RunContext
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.plan import plan_study_points, planned_engine_loads
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
 from bitbench.quality.material import cut_windows, read_corpus
@@ -29,6 +25,10 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
 from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
+from bitbench.running.group import run_group
+from bitbench.running.quality import QualityDraft, QualityKit
+from bitbench.running.quality_study import QualityOptions, quality_study
+from bitbench.running.trial import RunContext
 from bitbench.study.plan import Config, Group, Member, Plan
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.study import EngineSetup, Measure, Study

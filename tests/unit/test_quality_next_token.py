@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.estimate import guess_quality_s
+from bitbench.planning.estimate import guess_quality_s
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
 from bitbench.quality.measure import Asker, ask_answers, instance_asker, score_windows
 from bitbench.records.quality import Prompt

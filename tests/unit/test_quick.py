@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.cli.quick import _URL
-from bitbench.measure.endpoint import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, endpoint_workload_with_streams
-from bitbench.measure.plan import plan_study
-from bitbench.measure.quick_study import (
+from bitbench.endpoint.endpoint_run import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, endpoint_workload_with_streams
+from bitbench.machine.workplace import Workplace
+from bitbench.models import hub
+from bitbench.planning.plan import plan_study
+from bitbench.planning.quick_study import (
     QuickField,
     make_quick_field,
     make_quick_study,
@@ -18,8 +20,6 @@ from bitbench.measure.quick_study import (
     quick_study_names,
     write_quick_study,
 )
-from bitbench.measure.workplace import Workplace
-from bitbench.models import hub
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.quick import quick_server_document
 from bitbench.reports.document.markdown import markdown
@@ -212,7 +212,7 @@ def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
 
 
 def test_prompts_for_a_gguf_file_are_of_its_words(at: Workplace) -> None:
-    from bitbench.measure.variants import VariantStore
+    from bitbench.planning.variants import VariantStore
 
     file = a_gguf(Path("m-Q8_0.gguf"), 64 * 64)
     assert VariantStore(at.home, Path()).words(str(file)) == tuple(range(1, 301))

@@ -1,9 +1,9 @@
 """The order of a study, and that it resumes from records alone."""
 
 from bitbench.engines.null import NullEngine
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, repeatable_rejections
-from bitbench.measure.residence import RESIDENT_SHARE, Residence
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, repeatable_rejections
+from bitbench.running.residence import RESIDENT_SHARE, Residence
 from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.study import Study
 from bitbench.study.variant import Variant

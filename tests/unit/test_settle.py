@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bitbench.measure.variants import settle_variants
+from bitbench.planning.variants import settle_variants
 from bitbench.study.plan import Expectation, QualityRefusal, Refusal, Support
 from tests.unit.test_compatibility import plan_of
 

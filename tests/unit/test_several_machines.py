@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.block_planner import BlockPlanner
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.progress import LOST_REPEATS, repeatable_rejections
-from bitbench.measure.residence import Residence
+from bitbench.planning.estimate import Estimator
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome, mark_lost_trial_outcomes
+from bitbench.running.block_planner import BlockPlanner
+from bitbench.running.progress import LOST_REPEATS, repeatable_rejections
+from bitbench.running.residence import Residence
 from bitbench.util.errors import NotComparableError
 from tests.support.paper_study import ENGINES
 from tests.support.synthetic import make_instance, make_trial

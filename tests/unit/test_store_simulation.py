@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from bitbench.measure.progress import Progress
 from bitbench.records.folder import Writer
+from bitbench.running.progress import Progress
 from bitbench.study.plan import Member
 from bitbench.util.errors import StoreError
 from tests.length import by_length
@@ -69,7 +69,7 @@ def asked_once(progress: Progress, block: int) -> list[Member]:
         ("bitbench.records.folder.Writer._drop_orphans", nothing),
         ("bitbench.records.folder.Writer.new_instance", numbered_by_lines),
         ("bitbench.records.folder.parse_next_record_number", lambda _: 1),
-        ("bitbench.measure.progress.Progress._members", asked_once),
+        ("bitbench.running.progress.Progress._members", asked_once),
     ],
 )
 def test_a_fault_is_found_and_its_study_can_be_repeated_alone(place: str, fault: Callable[..., object]) -> None:

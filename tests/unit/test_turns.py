@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.estimate import guess_quality_s
+from bitbench.planning.estimate import guess_quality_s
 from bitbench.quality.conversations import conversation_fault, conversation_tasks, conversations
 from bitbench.quality.logprobs import InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.material import make_material, make_material_scripts

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import bitbench
-from bitbench.measure.group import LIMIT_S, MOST_ROUNDS, is_steady, wants_warm_up_round
 from bitbench.records.trial import TrialMetrics, TrialRecord
+from bitbench.running.group import LIMIT_S, MOST_ROUNDS, is_steady, wants_warm_up_round
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Argument
 from bitbench.study.workload import Workload

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bitbench.loadgen.requests import PromptSource
-from bitbench.measure.trial import RunContext
 from bitbench.models.folder import LEAST_WORDS, word_token_ids
+from bitbench.running.trial import RunContext
 from bitbench.study.plan import Config
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS

@@ -66,7 +66,7 @@ def texts() -> dict[str, str]:
     for folder, pattern in (
         ("docs", "*.md"),
         ("examples", "*.y*ml"),
-        ("src/bitbench/measure", "*.yaml"),
+        ("src/bitbench/planning", "*.yaml"),
         ("src/bitbench/quantize/recipes", "*.yaml"),
     ):
         written += (HERE / folder).glob(pattern)

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.api.results import Results
-from bitbench.measure import runner
-from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
-from bitbench.measure.offers import LogObserver, executor_at, load_client
-from bitbench.measure.plan import plan_study
-from bitbench.measure.workplace import Workplace, default_home
+from bitbench.endpoint.endpoint_run import measure_endpoint_study
+from bitbench.endpoint.load_study import API_KEY_ENV, LoadOptions, prepare_load
+from bitbench.machine.workplace import Workplace, default_home
+from bitbench.planning.plan import plan_study
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
+from bitbench.running import runner
+from bitbench.running.offers import LogObserver, executor_at, load_client
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
 from bitbench.study.study_file import StudySource, checked, checked_objectives
@@ -110,7 +111,7 @@ def load(
             model=model,
             api_key_env=api_key_env,
         )
-        return Results(runner.measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home)
+        return Results(measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home)
 
 
 def read(folder: Place) -> Results:

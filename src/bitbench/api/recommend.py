@@ -8,8 +8,8 @@ from bitbench.analysis.recommend import recommend as recommend_of
 from bitbench.analysis.results.recommendation import Limits, Recommendation
 from bitbench.engines import registry
 from bitbench.engines.environments import environment_python, python_in
-from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
+from bitbench.planning.plan import planned_engine_loads, planned_engine_setup
 from bitbench.ports import Deployable, Launch
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.write import StudyReport

@@ -17,12 +17,12 @@ from bitbench.cli.options import AsJson
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
 from bitbench.engines.environments import installed_environments
-from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
-from bitbench.measure.machine.host import collect_host_facts, host_processor_level
-from bitbench.measure.machine.noise import HostNoise, measure_noise
-from bitbench.measure.quick_study import EXAMPLE
-from bitbench.measure.readiness import known_environment_versions, known_environments
-from bitbench.measure.workplace import default_home
+from bitbench.machine.gpus import GpuSurvey, survey_gpus
+from bitbench.machine.host import collect_host_facts, host_processor_level
+from bitbench.machine.noise import HostNoise, measure_noise
+from bitbench.machine.workplace import default_home
+from bitbench.planning.quick_study import EXAMPLE
+from bitbench.planning.readiness import known_environment_versions, known_environments
 from bitbench.records.lock import HostFacts
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Record

@@ -10,8 +10,8 @@ from bitbench.cli.help import PlainTyper
 from bitbench.cli.options import OnDevice, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import environments
-from bitbench.measure.readiness import known_environment, known_environment_versions, known_environments
-from bitbench.measure.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, default_home
+from bitbench.planning.readiness import known_environment, known_environment_versions, known_environments
 from bitbench.util.units import show_bytes, show_duration
 
 env = PlainTyper(help="Create and list the environments that engines run in.")

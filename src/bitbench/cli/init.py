@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.study.study_file import starter
 from bitbench.util.errors import UsageError
 from bitbench.util.files import SafeFolder

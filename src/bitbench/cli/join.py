@@ -8,8 +8,8 @@ import typer
 from bitbench.cli.options import AllowInconclusive
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.blocks import join_parts
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
+from bitbench.running.blocks import join_parts
 
 
 def join(

@@ -13,17 +13,17 @@ from bitbench.cli.options import counts_option, numbers_option
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.measure import runner
-from bitbench.measure.load_study import (
+from bitbench.endpoint.endpoint_run import measure_endpoint_study
+from bitbench.endpoint.load_study import (
     LoadOptions,
     PreparedLoad,
     describe_search_cost,
     offer_p95,
     prepare_load,
 )
-from bitbench.measure.offers import load_client
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.reports.document.words import plural
+from bitbench.running.offers import load_client
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.study_file import checked, checked_objectives
@@ -181,7 +181,7 @@ def load(
         if plan_only:
             raise typer.Exit
         with RunDisplay(console) as display:
-            folder = runner.measure_endpoint_study(prepared, display, client, at)
+            folder = measure_endpoint_study(prepared, display, client, at)
     reported = write_outcome(folder, at.home)
     code = reported.exit_code(allow_inconclusive=allow_inconclusive)
     if as_json:

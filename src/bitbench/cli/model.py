@@ -10,9 +10,9 @@ from rich.text import Text
 
 from bitbench.cli.help import PlainTyper
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.readiness import make_model_ready
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.models import library
+from bitbench.planning.readiness import make_model_ready
 from bitbench.util.units import show_bytes
 
 model = PlainTyper(help="Download and list models.")

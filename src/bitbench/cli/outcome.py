@@ -10,7 +10,6 @@ from rich.console import Console
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
-from bitbench.measure.progress import repeatable_rejections
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import markdown
@@ -18,6 +17,7 @@ from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import plural
 from bitbench.reports.write import StudyReport
+from bitbench.running.progress import repeatable_rejections
 from bitbench.util.errors import ExitCode
 
 

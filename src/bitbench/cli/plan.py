@@ -13,9 +13,9 @@ from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson, OnDevice, StudyFile, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines.endpoint import endpoint_key_variable
-from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_study_with_readiness
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models.library import source_of
+from bitbench.planning.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_study_with_readiness
 from bitbench.quality.tasks import task_files
 from bitbench.quantize.catalog import find_recipe, is_recipe_file_name
 from bitbench.reports.document.model import plain_text

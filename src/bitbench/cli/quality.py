@@ -9,9 +9,8 @@ from bitbench.cli.options import words_option
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.measure import runner
-from bitbench.measure.runner import QualityOptions
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.running.quality_study import QualityOptions, measure_quality_study
 
 
 def quality(
@@ -54,5 +53,5 @@ def quality(
     )
     at, console = Workplace(), Terminal()
     with RunDisplay(console) as display:
-        folder = runner.measure_quality_study(at, options, into, display)
+        folder = measure_quality_study(at, options, into, display)
     end_with_outcome(folder, at.home, console)

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from bitbench.cli.model import Steps
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.variants import make_ordered_variant, order_variant
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.models import library
+from bitbench.planning.variants import make_ordered_variant, order_variant
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.defects import find_defects, ignored_by_configuration
 from bitbench.util.errors import ExitCode, UsageError

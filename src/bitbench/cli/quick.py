@@ -16,18 +16,19 @@ from bitbench.cli.model import Steps
 from bitbench.cli.outcome import outcome_advice, write_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.engines.environments import make_environment
-from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure import runner
-from bitbench.measure.endpoint import (
+from bitbench.endpoint.endpoint_run import (
     GROWTH,
     find_servers,
+    measure_endpoint_study,
     named_server,
     new_endpoint_folder,
     prepare_running_server,
 )
-from bitbench.measure.plan import estimator_of, plan_study
-from bitbench.measure.quick_study import (
+from bitbench.engines.environments import make_environment
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import estimator_of, plan_study
+from bitbench.planning.quick_study import (
     TOTAL_S,
     MissingPart,
     make_quick_field,
@@ -36,11 +37,11 @@ from bitbench.measure.quick_study import (
     quick_study_names,
     write_quick_study,
 )
-from bitbench.measure.readiness import known_environment, make_model_ready
-from bitbench.measure.workplace import Workplace
+from bitbench.planning.readiness import known_environment, make_model_ready
 from bitbench.records.folder import StudyRecords
 from bitbench.reports.answers.quick import quick_comparison_document, quick_server_document
 from bitbench.reports.document.terminal import render_whole_in_terminal
+from bitbench.running import runner
 from bitbench.util.errors import ExitCode, NotReadyError, UsageError
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_about, show_bytes
@@ -86,7 +87,7 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
         prepared = prepare_running_server(server, client, place)
         show_load_heading(console, prepared)
         with RunDisplay(console) as display:
-            folder = runner.measure_endpoint_study(prepared, display, client, at)
+            folder = measure_endpoint_study(prepared, display, client, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()

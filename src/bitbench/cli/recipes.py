@@ -12,8 +12,8 @@ from rich.text import Text
 from bitbench.cli.options import OnDevice, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
-from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up_compatibility
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.compatibility import DOCUMENTATION, CompatibilityRow, look_up_compatibility
 from bitbench.quantize import catalog
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability

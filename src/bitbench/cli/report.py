@@ -9,7 +9,7 @@ from bitbench.api.results import study_text
 from bitbench.cli.options import AllowInconclusive
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.formats import formats
 from bitbench.reports.write import StudyReport

@@ -10,13 +10,13 @@ from bitbench.cli.options import AllowInconclusive, OnDevice, StudyFile, device_
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.measure import runner
-from bitbench.measure.blocks import measure_block
-from bitbench.measure.offers import Executor, executor_at
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.words import plural
+from bitbench.running import runner
+from bitbench.running.blocks import measure_block
+from bitbench.running.offers import Executor, executor_at
 from bitbench.study.study_file import StudySource
 from bitbench.util.errors import ExitCode, UsageError
 

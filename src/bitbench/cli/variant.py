@@ -7,7 +7,7 @@ from rich.table import Column, Table
 
 from bitbench.cli.help import PlainTyper
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.quantize import variants
 from bitbench.quantize.manifest import StoredBits
 from bitbench.util.units import show_bytes, show_significant

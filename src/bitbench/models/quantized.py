@@ -50,7 +50,7 @@ class Quantization:
 
     @property
     def form(self) -> str:
-        """The key of `measure/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
+        """The key of `planning/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
         sparse = "/sparse" if self.is_sparse else ""
         if self.weights is None:
             return self.method

@@ -14,7 +14,6 @@ from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.computing import summarize_profiles
 from bitbench.features.explain.profile_run import run_profiles
 from bitbench.features.explain.profile_words import profile_document, profile_section
-from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
@@ -22,6 +21,7 @@ from bitbench.records.request_rows import RequestParts
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, LoadProgress, Outcome
 from bitbench.reports.document.markdown import markdown, markdown_section_parts
+from bitbench.running.trial import RunContext
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study, study_file_text

@@ -9,7 +9,7 @@ from bitbench.features.exports.content import exported
 from bitbench.features.exports.tools import prometheus
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench

@@ -9,12 +9,12 @@ from bitbench.features.fleet.cluster import ClusterAddress, connected_cluster, l
 from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.features.fleet.load import ClockComparison
 from bitbench.features.fleet.pace import ClusterPlanner, TimedBlock
-from bitbench.measure.progress import BlockTask
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
 from bitbench.records.trial import TrialMetrics
+from bitbench.running.progress import BlockTask
 from bitbench.util.errors import FleetError, StoreError, UsageError
 from tests.support.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.measure.offers import load_client
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
+from bitbench.running.offers import load_client
+from bitbench.running.progress import CLIENT_BOUND_REPEATS
 from bitbench.util.errors import ExitCode, UsageError
 from tests.busy_machine import LEFT_OVER_S
 from tests.features.fleet.ray_nodes import open_server, ray_nodes, variables

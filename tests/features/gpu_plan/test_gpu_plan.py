@@ -19,9 +19,9 @@ from bitbench.features.gpu_plan.devices import (
     DevicePlan,
     gpu_plan_device_use,
 )
-from bitbench.measure.compatibility import CompatibilityRow
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models.shapes import SHAPES
+from bitbench.planning.compatibility import CompatibilityRow
 from bitbench.study.hardware import Capability
 from bitbench.study.model_cost import decode_cost
 from bitbench.study.plan import Plan, Support
@@ -201,7 +201,7 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
         )
 
     monkeypatch.setattr(computing, "look_up_compatibility", look_up)
-    monkeypatch.setattr("bitbench.measure.plan.look_up_compatibility", look_up)
+    monkeypatch.setattr("bitbench.planning.plan.look_up_compatibility", look_up)
     assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
     assert asked == {Capability(9, 0)}
     chosen = planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}")[1]

@@ -7,8 +7,8 @@ import pytest
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.measure.plan import plan_study_points
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
+from bitbench.planning.plan import plan_study_points
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ExitCode, StoreError, StudyFileError

@@ -11,7 +11,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.features.interop.files import import_files, read_tool_file
 from bitbench.features.interop.readers.reading import ImportedStarts, ImportFileError, Tool
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport

@@ -15,7 +15,7 @@ from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.features.interop.rst import escape_rst, rst_grid_table
 from bitbench.features.interop.words import imported_section
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.markdown import markdown_section_parts
 from bitbench.reports.write import StudyReport

@@ -17,7 +17,7 @@ from bitbench.features.kernels.computing import (
 )
 from bitbench.features.kernels.runner import kernel_runner_shapes
 from bitbench.features.kernels.words import kernel_document
-from bitbench.measure.machine.gpus import GpuSurvey
+from bitbench.machine.gpus import GpuSurvey
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError

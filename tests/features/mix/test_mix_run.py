@@ -18,11 +18,9 @@ from bitbench.analysis.results.estimate import Verdict
 from bitbench.features.mix.choice import swaps_for_mix_choice
 from bitbench.features.mix.search import DECODE, mix
 from bitbench.features.mix.types import Mix, MixLimits
-from bitbench.measure import runner
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.plan import ready_plan
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import ready_plan
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Observer
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker, OnProgress, Work
@@ -31,6 +29,8 @@ from bitbench.quantize.manifest import WorkerFacts
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.trial import Outcome, TrialMetrics
+from bitbench.running import runner
+from bitbench.running.offers import LogObserver
 from bitbench.study.plan import Config, Plan
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.study.study_file import StudySource

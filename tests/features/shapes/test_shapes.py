@@ -10,11 +10,11 @@ import pytest
 from bitbench.features.shapes import checkpoint, weights
 from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, shape_checkpoint_tokenizer, shape_reference
 from bitbench.features.shapes.weights import random_shape_weights
-from bitbench.measure.plan import plan_study
-from bitbench.measure.readiness import make_model_ready
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models import library, shapes
 from bitbench.models.shapes import SHAPES, Shape, shards
+from bitbench.planning.plan import plan_study
+from bitbench.planning.readiness import make_model_ready
 from bitbench.util.errors import ExitCode, ModelError
 from bitbench.util.model_files import StoredTensor, read_safetensors_headers
 from tests.command_line import bitbench

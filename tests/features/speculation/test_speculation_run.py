@@ -3,7 +3,7 @@
 import pytest
 
 from bitbench.features.speculation.computing import Speculation, Speculations
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from tests.chain.conftest import run_study_file

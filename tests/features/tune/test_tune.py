@@ -26,7 +26,7 @@ from bitbench.features.tune.confirmation import ConfirmationPlanner
 from bitbench.features.tune.race import Admission, race, race_admission
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tune, Tuning
 from bitbench.features.tune.words import tuning_document
-from bitbench.measure.estimate import Estimator
+from bitbench.planning.estimate import Estimator
 from bitbench.ports import Deployable, Launch, Load
 from bitbench.reports.answers.recommend import deployment_section_lines
 from bitbench.reports.document.markdown import markdown

@@ -16,18 +16,18 @@ from bitbench.features.tune.confirmation import LEAST_TIMES, MOST_TIMES, tune_co
 from bitbench.features.tune.search import tune, tune_search_source
 from bitbench.features.tune.types import Fate, Tuning
 from bitbench.features.tune.words import tuning_document
-from bitbench.measure import runner
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.plan import plan_study_points
-from bitbench.measure.progress import Progress
-from bitbench.measure.runner import StudyPart
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import plan_study_points
 from bitbench.ports import Observer
 from bitbench.quality.material import cut_windows, windows_per_corpus_part
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.document.markdown import markdown
+from bitbench.running import runner
+from bitbench.running.offers import LogObserver
+from bitbench.running.progress import Progress
+from bitbench.running.runner import StudyPart
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Checkpoint
 from bitbench.study.study_file import StudySource

@@ -11,7 +11,7 @@ from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.terminal import Terminal
 from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import ExitCode

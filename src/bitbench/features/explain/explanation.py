@@ -10,8 +10,8 @@ from bitbench.feature import offered
 from bitbench.features.explain import computing
 from bitbench.features.explain.computing import speeds_to_explain
 from bitbench.features.explain.types import Explanation
-from bitbench.measure.machine.host import collect_host_facts, cores_in_use
-from bitbench.measure.workplace import default_home
+from bitbench.machine.host import collect_host_facts, cores_in_use
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import HostFacts
 from bitbench.records.roof import MachineRoof

@@ -24,11 +24,11 @@ from bitbench.features.explain.trace import (
     read_trace,
     steps_in_trace,
 )
-from bitbench.measure.trial import RunContext, load_job
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Load
 from bitbench.records.folder import Writer
 from bitbench.records.profile import OperatorProfile, Phase, StepTimes
 from bitbench.records.trial import InstanceFacts
+from bitbench.running.trial import RunContext, load_job
 from bitbench.study.plan import Config
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ProfileError

@@ -8,7 +8,7 @@ import typer
 
 from bitbench.features.exports import tools
 from bitbench.features.exports.content import exported
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import BitbenchError, StoreError

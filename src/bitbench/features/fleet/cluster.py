@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from bitbench.measure.machine.gpus import visible_gpus
+from bitbench.machine.gpus import visible_gpus
 from bitbench.util.child_processes import NOWHERE
 from bitbench.util.errors import FleetError, UsageError
 from bitbench.util.files import SafeFolder

@@ -25,19 +25,19 @@ from bitbench.features.fleet.cluster import (
     require_places,
 )
 from bitbench.features.fleet.pace import ClusterPlanner
-from bitbench.measure.blocks import refuse_sections_of_one_machine, void_block
-from bitbench.measure.group import Draft
-from bitbench.measure.loop import Schedule, record_loop_result
-from bitbench.measure.offers import Executor
-from bitbench.measure.progress import BlockTask
-from bitbench.measure.quality import QualityDraft
-from bitbench.measure.runner import StudyRun, study_residence
-from bitbench.measure.trial import TrialDraft
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import Writer
 from bitbench.records.lock import Lock
 from bitbench.records.quality import QualityMaterial
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.running.blocks import refuse_sections_of_one_machine, void_block
+from bitbench.running.group import Draft
+from bitbench.running.loop import Schedule, record_loop_result
+from bitbench.running.offers import Executor
+from bitbench.running.progress import BlockTask
+from bitbench.running.quality import QualityDraft
+from bitbench.running.runner import StudyRun, study_residence
+from bitbench.running.trial import TrialDraft
 from bitbench.study.plan import Config
 from bitbench.util.errors import BitbenchError, FleetError, UsageError
 

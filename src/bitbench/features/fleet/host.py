@@ -14,18 +14,18 @@ import ray
 from bitbench.engines.left_over import end_left_over
 from bitbench.features.fleet.pace import TimedBlock
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.group import Draft, run_group
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.plan import ready_plan
-from bitbench.measure.progress import BlockTask, Progress, Recorded
-from bitbench.measure.quality import QualityKit
-from bitbench.measure.runner import resolve_run, run_context, run_kit_maker, study_residence
-from bitbench.measure.trial import RunContext, TrialDraft
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import ready_plan
+from bitbench.planning.variants import VariantStore
 from bitbench.records.lock import Lock
 from bitbench.records.quality import QualityMaterial
 from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.running.group import Draft, run_group
+from bitbench.running.offers import LogObserver
+from bitbench.running.progress import BlockTask, Progress, Recorded
+from bitbench.running.quality import QualityKit
+from bitbench.running.runner import resolve_run, run_context, run_kit_maker, study_residence
+from bitbench.running.trial import RunContext, TrialDraft
 from bitbench.study.environment import Device
 from bitbench.study.plan import Config
 from bitbench.study.study import Study

@@ -9,13 +9,13 @@ from collections import Counter
 from dataclasses import replace
 from math import ceil
 
-from bitbench.measure.block_planner import BlockPlanner
-from bitbench.measure.plan import estimator_of
-from bitbench.measure.progress import BlockTask
-from bitbench.measure.runner import study_residence
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import estimator_of
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.trial import TrialRecord
+from bitbench.running.block_planner import BlockPlanner
+from bitbench.running.progress import BlockTask
+from bitbench.running.runner import study_residence
 from bitbench.study.plan import Config, Plan, Point
 
 LEAST_WAVES = 2  # so that a study can drop what is decided halfway

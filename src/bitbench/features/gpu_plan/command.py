@@ -29,8 +29,8 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, compute_gpu_plan
 from bitbench.features.gpu_plan.devices import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
 from bitbench.features.gpu_plan.devices import gpu_plan_device_class as class_called
-from bitbench.measure.plan import Amount
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import Amount
 from bitbench.reports.labels import Labels
 from bitbench.study.plan import Plan
 from bitbench.study.study_file import StudySource

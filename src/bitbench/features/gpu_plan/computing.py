@@ -18,12 +18,12 @@ from bitbench.features.gpu_plan.devices import (
     GpuPlanAnswer,
     gpu_plan_device_use,
 )
-from bitbench.measure.compatibility import look_up_compatibility
-from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, estimate_written_tokens
-from bitbench.measure.plan import amount_of, estimator_of, plan_study_source
-from bitbench.measure.readiness import Readiness, readiness_environments, readiness_packages
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.compatibility import look_up_compatibility
+from bitbench.planning.estimate import ASSUMED_SCORE_OVERHEAD_S, estimate_written_tokens
+from bitbench.planning.plan import amount_of, estimator_of, plan_study_source
+from bitbench.planning.readiness import Readiness, readiness_environments, readiness_packages
+from bitbench.planning.variants import VariantStore
 from bitbench.study.model_cost import (
     StepCost,
     decode_cost,

@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from bitbench.engines.options import pipeline_parallel_size, spelled_arguments, tensor_parallel_size
-from bitbench.measure.plan import PlanAnswer
+from bitbench.planning.plan import PlanAnswer
 from bitbench.study.base import Bytes, Record
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Config

@@ -10,7 +10,7 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.document.words import plain_words
 from bitbench.util.errors import ExitCode
 

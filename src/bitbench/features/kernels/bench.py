@@ -10,13 +10,13 @@ from bitbench.features.kernels import runner
 from bitbench.features.kernels.computing import KernelRun, KernelSummary, summarize_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelJob, KernelOptions, kernel_runner_shapes
 from bitbench.features.kernels.words import kernel_document
-from bitbench.measure.machine.gpus import survey_gpus
-from bitbench.measure.machine.host import collect_host_facts
-from bitbench.measure.trial import now
+from bitbench.machine.gpus import survey_gpus
+from bitbench.machine.host import collect_host_facts
 from bitbench.models import library
 from bitbench.records.roof import MachineRoof
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.write import StudyReport
+from bitbench.running.trial import now
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes

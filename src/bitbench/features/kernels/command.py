@@ -11,7 +11,7 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.kernels.bench import bench_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelOptions
 from bitbench.features.kernels.words import kernel_document
-from bitbench.measure.workplace import default_home
+from bitbench.machine.workplace import default_home
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.hardware import KernelDevice

@@ -13,7 +13,7 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.mix.search import mix as find_mix
 from bitbench.features.mix.types import Mix, parse_mix_limits
 from bitbench.features.mix.words import mixture_document
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.study.study_file import checked
 
 

@@ -29,17 +29,17 @@ from bitbench.features.mix.choice import (
 )
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mix, MixSide, Mixture, TensorGroup
 from bitbench.features.mix.words import mixture_document
-from bitbench.measure import runner
-from bitbench.measure.plan import no_quality_of_random_weights
-from bitbench.measure.variants import make_ordered_variant, order_variant
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models import library
+from bitbench.planning.plan import no_quality_of_random_weights
+from bitbench.planning.variants import make_ordered_variant, order_variant
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.checkpoint import GgufTensor, read_gguf_tensors
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.files import make_report_files
 from bitbench.reports.write import StudyReport
+from bitbench.running import runner
 from bitbench.study.plan import Config
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import Recipe

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from bitbench.features.tune import search
 from bitbench.features.tune.types import Tuning
-from bitbench.measure.offers import LogObserver
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.ports import Observer
+from bitbench.running.offers import LogObserver
 from bitbench.study.study_file import checked
 from bitbench.util.units import parse_seconds
 

@@ -34,7 +34,7 @@ def tune(
     from bitbench.cli.terminal import Terminal
     from bitbench.features.tune import search
     from bitbench.features.tune.words import tuning_document
-    from bitbench.measure.workplace import Workplace
+    from bitbench.machine.workplace import Workplace
 
     at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
     source = search.tune_search_source(study, None if budget is None else seconds_option(budget, "--budget"))

@@ -22,9 +22,9 @@ from bitbench.analysis.precision import TARGET_PRECISION
 from bitbench.analysis.quality import losses_of
 from bitbench.analysis.ranking import model_group_speeds, ranking_model_groups
 from bitbench.features.tune.types import Tune
-from bitbench.measure.block_planner import STOP_S, TOUCH_S
-from bitbench.measure.estimate import Estimator
+from bitbench.planning.estimate import Estimator
 from bitbench.records.folder import StudyRecords
+from bitbench.running.block_planner import STOP_S, TOUCH_S
 from bitbench.study.plan import Config
 from bitbench.study.quality import MOST_WINDOWS, Quality
 from bitbench.study.study import Count, Measure, Study

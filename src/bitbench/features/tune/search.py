@@ -18,15 +18,15 @@ from bitbench.api.recommend import recommended_deployment
 from bitbench.features.tune.confirmation import ConfirmationPlanner
 from bitbench.features.tune.race import Race, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Tried, Tune, Tuning
-from bitbench.measure import runner
-from bitbench.measure.block_planner import STOP_S, TOUCH_S
-from bitbench.measure.plan import estimator_of, plan_study
-from bitbench.measure.runner import StudyPart
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import estimator_of, plan_study
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.document.words import plural
 from bitbench.reports.write import StudyReport
+from bitbench.running import runner
+from bitbench.running.block_planner import STOP_S, TOUCH_S
+from bitbench.running.runner import StudyPart
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import FEWEST_BLOCKS, Study

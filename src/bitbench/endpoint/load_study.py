@@ -27,12 +27,12 @@ from bitbench.engines.endpoint import (
 )
 from bitbench.loadgen.inputs import check_input_files
 from bitbench.loadgen.verdict import load_verdict
-from bitbench.measure.trial import load_job
 from bitbench.ports import Endpoint, InstanceFailed, LoadClient
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialRecord
+from bitbench.running.trial import load_job
 from bitbench.study.base import Json
 from bitbench.study.metrics import NEEDED, PROMISED, Promised
 from bitbench.study.objective import Objective, RateTrialKind, SearchLimits

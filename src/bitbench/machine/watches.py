@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.measure.machine.gpus import Gpu, nvml_process_memory, processes_on, visible_gpus
+from bitbench.machine.gpus import Gpu, nvml_process_memory, processes_on, visible_gpus
 from bitbench.records.trial import Failure, GpuUse, Memory, Outcome
 from bitbench.util.units import show_bytes
 

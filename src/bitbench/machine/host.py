@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 
 from bitbench.engines.server import memory_of_groups
-from bitbench.measure.machine.gpus import survey_gpus
-from bitbench.measure.machine.watches import watched_process_tree
+from bitbench.machine.gpus import survey_gpus
+from bitbench.machine.watches import watched_process_tree
 from bitbench.records.lock import HostFacts
 from bitbench.records.trial import Failure, Outcome
 from bitbench.study.hardware import Level, hardware_level

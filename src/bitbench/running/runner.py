@@ -1,8 +1,6 @@
 """Puts a run together: plan, engines, load client, quality and schedule; on this machine, on others, on an endpoint,
 or from the options of `bitbench quality`."""
 
-import os
-import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,59 +13,43 @@ from bitbench.engines.registry import registered_engines_of
 from bitbench.feature import offered, study_keys_of_features
 from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.block_planner import BlockPlanner, OpenPoints
-from bitbench.measure.compatibility import look_up_compatibility
-from bitbench.measure.endpoint import EndpointRun
-from bitbench.measure.load_study import PreparedLoad
-from bitbench.measure.loop import THIS_HOST, Schedule, run_study
-from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
-from bitbench.measure.mirror import Mirror
-from bitbench.measure.offers import Executor
-from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, plan_study_source, ready_plan
-from bitbench.measure.quality import KitMaker, QualityKit
-from bitbench.measure.readiness import readiness_environments
-from bitbench.measure.residence import Residence
-from bitbench.measure.trial import RunContext, now
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
-from bitbench.models import library
+from bitbench.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import estimator_of, ready_plan
+from bitbench.planning.readiness import readiness_environments
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import LoadClient, Observer
 from bitbench.quality.material import hash_quality_files
-from bitbench.quantize.catalog import built_in_recipes, is_recipe_file_name
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.kept_tables import write_kept_tables
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.reports.document.words import plural
-from bitbench.study.base import Json
+from bitbench.running.block_planner import BlockPlanner, OpenPoints
+from bitbench.running.loop import THIS_HOST, Schedule, run_study
+from bitbench.running.mirror import Mirror
+from bitbench.running.offers import Executor
+from bitbench.running.quality import KitMaker, QualityKit
+from bitbench.running.residence import Residence
+from bitbench.running.trial import RunContext, now
 from bitbench.study.environment import Device
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
-from bitbench.study.quality import is_study_task_file
 from bitbench.study.study import FEWEST_BLOCKS, Study
-from bitbench.study.study_file import StudySource, checked, parse_study, study_file_text
-from bitbench.study.variant import is_dense_variant_form
+from bitbench.study.study_file import StudySource, parse_study
 from bitbench.util import yaml_file
 from bitbench.util.errors import (
-    LoadError,
     NotComparableError,
-    QualityError,
     StoreError,
     StudyFileError,
 )
-from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.files import read_bytes
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_duration
 from bitbench.util.version import __version__
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
-
-CHOSEN_BY_SEARCH = {
-    "name",
-    "duration",
-    "requests",
-}  # of its workloads, beside the rate: from what the endpoint takes without load
 
 
 @dataclass(frozen=True)
@@ -137,37 +119,6 @@ def _measure_here(ready: "StudyRun", part: StudyPart | None) -> None:
         for key, offer in offered("after_trials").items():
             if key in ready.plan.study.sections:
                 offer.load()(run, writer)
-
-
-def measure_endpoint_study(
-    prepared: PreparedLoad, observer: Observer, client: LoadClient, at: Workplace
-) -> StudyFolder:
-    """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
-    study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
-    lock = folder.lock()
-    if lock is not None:
-        _refuse_other_load(lock, study, search, folder.path)
-    if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
-        asked = {"trials": search.trials, "precision": search.precision, "highest": search.highest}
-        search = lock.search.model_copy(update=asked)
-        study = study.model_copy(update={"workloads": lock.plan.study.workloads})
-    source = StudySource.of(study, folder.path)
-    with folder.writing() as writer:
-        store = VariantStore(at.home, source.folder)
-        plan = plan_study_source(source, store, at)
-        if plan.refusals:
-            raise LoadError(plan.refusals[0].reason)
-        ready = StudyRun(at, plan, source, store, folder, observer)
-        ready.begin(writer, search=search)
-        run = EndpointRun(ready.context(client), writer)
-        if prepared.next_point is not None:
-            run.climb(prepared.next_point)
-        elif search is None:
-            run.sweep()
-        else:
-            run.search(search)
-    write_kept_tables(folder)
-    return folder
 
 
 @dataclass(frozen=True)
@@ -322,23 +273,6 @@ def _refuse_what_another_command_runs(source: StudySource) -> None:
             raise source.located(StudyFileError(asks, (key,)))
 
 
-def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
-    """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
-    if lock.plan.study.engines != study.engines:
-        return  # another endpoint or no endpoint at all, which is refused as another study
-    elsewhere = "repeat the command that began it, or give another folder with --into"
-    if (lock.search is None) is not (search is None):
-        began, asked = ("a search", "a sweep") if search is None else ("a sweep", "a search")
-        raise StoreError(f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}")
-    if search is None:
-        return
-    requests = (lock.plan.study.workloads[0], study.workloads[0])
-    before, after = ({**dict(request), "arrival": request.arrival.kind} for request in requests)
-    differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
-    if differing:
-        raise StoreError(f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}")
-
-
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
     may_change = CHANGEABLE_FIELDS | {key for key, offer in study_keys_of_features().items() if offer.load().may_change}
     fields = {*type(new).model_fields, *old.sections, *new.sections}
@@ -384,70 +318,3 @@ def _bought(planned: BlockPlan) -> str:
     """`3 starts × 4 rounds; ratios to about ±15 %`"""
     size = f"{plural(planned.blocks, 'start')} × {plural(planned.rounds, 'round')}"
     return f"{size}; ratios to about ±{100 * planned.relative_half_width:.0f} %"
-
-
-STUDY_FILE = "quality-study.yaml"
-
-
-@dataclass(frozen=True)
-class QualityOptions:
-    """Whose quality is measured, and on what. None: what a study file without that field means."""
-
-    model: str
-    recipes: tuple[str, ...]
-    engine: str = "transformers"
-    corpus: tuple[Path, ...] = ()
-    windows: int | None = None
-    window_tokens: int | None = None
-    tasks: tuple[str, ...] = ()
-    answers: bool = True
-    seed: int = 0
-
-
-def measure_quality_study(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
-    """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
-    to that folder. Raises QualityError for a shape, whose weights are random."""
-    if library.look_up_model(options.model, at.home).facts.random_weights:
-        raise QualityError(no_quality_of_random_weights(options.model))
-    folder = into or Path(f"quality-{Path(options.model).name}")
-    study = quality_study(options, folder, at.device)
-    text = study_file_text(study)
-    source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
-    return measure_study(source, folder, observer, at)
-
-
-def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
-    files = [os.path.relpath(path, folder) for path in options.corpus]
-    tasks = [os.path.relpath(task, folder) if is_study_task_file(task) else task for task in options.tasks]
-    recipes = [
-        os.path.relpath(Path(name).expanduser(), folder) if is_recipe_file_name(name) else name
-        for name in options.recipes
-    ]
-    wanted: dict[str, Json] = {
-        "corpus": files,
-        "windows": options.windows,
-        "window_tokens": options.window_tokens,
-        "tasks": tasks,
-        "answer_tokens": None if options.answers else 0,
-    }
-    content: dict[str, Json] = {
-        "name": re.sub(r"[^A-Za-z0-9_.+-]+", "-", f"quality-{Path(options.model).name}")[:80],
-        "models": [_model(options.model)],
-        "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *recipes])),
-        "engines": [options.engine],
-        "quality": {name: value for name, value in wanted.items() if value is not None},
-        "seed": options.seed,
-    }
-    return checked(lambda: Study.model_validate(content))
-
-
-def baseline_recipe(engine: str, device: Device) -> str:
-    """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
-    dense = [recipe for recipe in built_in_recipes() if is_dense_variant_form(recipe.form)]
-    rows = {recipe.name: look_up_compatibility(recipe.form, engine, device) for recipe in dense}
-    return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)
-
-
-def _model(model: str) -> str:
-    """A folder keeps its meaning wherever the study file lies."""
-    return str(Path(model).resolve()) if Path(model).is_dir() else model

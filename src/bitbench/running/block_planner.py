@@ -20,11 +20,11 @@ from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.ranking import ModelGroup, model_group_speeds, ranking_model_groups
 from bitbench.analysis.sequential import SequentialAnalysis, points_with_open_claims, primary_metric_of
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.progress import BlockTask, Progress
-from bitbench.measure.residence import Residence
+from bitbench.planning.estimate import Estimator
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.running.progress import BlockTask, Progress
+from bitbench.running.residence import Residence
 from bitbench.study.plan import Plan, Point
 
 OpenPoints = Callable[[int], frozenset[Point]]

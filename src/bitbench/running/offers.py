@@ -14,10 +14,10 @@ from bitbench.util.errors import UsageError
 from bitbench.util.text import visible
 
 if TYPE_CHECKING:
-    from bitbench.measure.runner import StudyRun
+    from bitbench.running.runner import StudyRun
 
 
-Executor = Callable[["StudyRun"], None]  # fills the folder of a study, as `bitbench.measure.loop` does on this machine
+Executor = Callable[["StudyRun"], None]  # fills the folder of a study, as `bitbench.running.loop` does on this machine
 
 
 def executor_at(where: str) -> Executor:

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from bitbench.measure.group import Draft, run_group
-from bitbench.measure.progress import BlockTask, Progress, Recorded, repeatable_rejections
-from bitbench.measure.quality import QualityDraft
-from bitbench.measure.residence import Residence
-from bitbench.measure.trial import RunContext, TrialDraft
 from bitbench.ports import Observer
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.reports.document.words import plural
+from bitbench.running.group import Draft, run_group
+from bitbench.running.progress import BlockTask, Progress, Recorded, repeatable_rejections
+from bitbench.running.quality import QualityDraft
+from bitbench.running.residence import Residence
+from bitbench.running.trial import RunContext, TrialDraft
 from bitbench.study.plan import Group, Plan, Point
 from bitbench.util.errors import BusyMachineError, StoreError
 

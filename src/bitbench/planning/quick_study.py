@@ -7,17 +7,16 @@ from pathlib import Path
 
 from bitbench.engines import registry
 from bitbench.engines.environments import installed_environments
-from bitbench.measure import variants
-from bitbench.measure.compatibility import look_up_compatibility
-from bitbench.measure.plan import estimator_of, plan_study
-from bitbench.measure.readiness import hub_python, readiness
-from bitbench.measure.runner import baseline_recipe
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG
 from bitbench.models.hub import parse_hub_reference
 from bitbench.models.library import GGUF, source_of
+from bitbench.planning import variants
+from bitbench.planning.compatibility import baseline_recipe, look_up_compatibility
+from bitbench.planning.plan import estimator_of, plan_study
+from bitbench.planning.readiness import hub_python, readiness
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Engine
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import guess_backend_s, maker_of

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.loop import THIS_HOST, Schedule, run_study
-from bitbench.measure.plan import estimator_of
-from bitbench.measure.progress import BlockTask, Progress, Recorded
-from bitbench.measure.residence import Residence
-from bitbench.measure.runner import StudyRun, refuse_other_facts, refuse_other_study, study_residence
-from bitbench.measure.trial import now
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.plan import estimator_of
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords, Writer
 from bitbench.records.quality import QualityRecord
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.running.loop import THIS_HOST, Schedule, run_study
+from bitbench.running.progress import BlockTask, Progress, Recorded
+from bitbench.running.residence import Residence
+from bitbench.running.runner import StudyRun, refuse_other_facts, refuse_other_study, study_residence
+from bitbench.running.trial import now
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import StoreError, UsageError

@@ -14,10 +14,9 @@ from typing import Literal
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import cached_share, metrics_of_trial
 from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
-from bitbench.measure.machine.host import OtherWork
-from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
-from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
-from bitbench.measure.quality import QualityKit
+from bitbench.machine.host import OtherWork
+from bitbench.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
+from bitbench.planning.plan import planned_engine_loads, planned_engine_setup
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, Observer, Vocabulary
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.request_sums import RequestSums
@@ -30,6 +29,7 @@ from bitbench.records.trial import (
     TrialMetrics,
     TrialRecord,
 )
+from bitbench.running.quality import QualityKit
 from bitbench.study.hardware import Capability
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Plan, Point

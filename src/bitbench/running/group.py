@@ -14,17 +14,20 @@ from random import Random
 from types import TracebackType
 from typing import Self
 
-from bitbench.measure.machine.gpus import visible_gpus
-from bitbench.measure.machine.watches import MemoryWatch
-from bitbench.measure.progress import Progress
-from bitbench.measure.quality import (
+from bitbench.machine.gpus import visible_gpus
+from bitbench.machine.watches import MemoryWatch
+from bitbench.ports import InstanceFailed
+from bitbench.records.quality import Condition
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.progress import Progress
+from bitbench.running.quality import (
     QualityDraft,
     failed_quality_record,
     fill_quality_draft,
     new_quality_record,
     wants_noise_floor,
 )
-from bitbench.measure.trial import (
+from bitbench.running.trial import (
     ReadyInstance,
     RunContext,
     TrialDraft,
@@ -33,9 +36,6 @@ from bitbench.measure.trial import (
     run_trial,
     touch_before_trial,
 )
-from bitbench.ports import InstanceFailed
-from bitbench.records.quality import Condition
-from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Point
 from bitbench.study.workload import Workload
 

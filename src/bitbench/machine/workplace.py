@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bitbench.measure.machine.gpus import survey_gpus
-from bitbench.measure.machine.host import collect_host_facts, host_processor_level
+from bitbench.machine.gpus import survey_gpus
+from bitbench.machine.host import collect_host_facts, host_processor_level
 from bitbench.records.lock import HostFacts
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, Level

@@ -7,9 +7,9 @@ from random import Random
 from typing import TypeVar
 
 from bitbench.analysis.ranking import baselines_of
-from bitbench.measure.residence import Chunk
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.residence import Chunk
 from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.workload import Workload
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from bitbench.engines.registry import registered_engines_of
 from bitbench.loadgen.inputs import check_input_files
-from bitbench.measure.compatibility import CompatibilityRow, look_up_compatibility
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.readiness import Readiness, readiness, readiness_environments, readiness_packages
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.compatibility import CompatibilityRow, look_up_compatibility
+from bitbench.planning.estimate import Estimator
+from bitbench.planning.readiness import Readiness, readiness, readiness_environments, readiness_packages
+from bitbench.planning.variants import VariantStore
 from bitbench.ports import Engine, Load, Observer
 from bitbench.quality.material import check_quality_files
 from bitbench.quality.measure import TOGETHER, can_be_asked_together

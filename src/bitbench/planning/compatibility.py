@@ -7,12 +7,13 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
+from bitbench.quantize.catalog import built_in_recipes
 from bitbench.study.base import Spec
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, CapabilityRange, parse_capability_range
 from bitbench.study.plan import Support
 from bitbench.study.study import Argument
-from bitbench.study.variant import AtLoad
+from bitbench.study.variant import AtLoad, is_dense_variant_form
 from bitbench.util import yaml_file
 
 DOCUMENTATION = "documentation"
@@ -151,3 +152,10 @@ def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
     """Whether both hold for some device."""
     here, there = row.capabilities, other.capabilities
     return here is None or there is None or here.overlaps(there)
+
+
+def baseline_recipe(engine: str, device: Device) -> str:
+    """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
+    dense = [recipe for recipe in built_in_recipes() if is_dense_variant_form(recipe.form)]
+    rows = {recipe.name: look_up_compatibility(recipe.form, engine, device) for recipe in dense}
+    return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)

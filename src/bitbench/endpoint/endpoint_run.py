@@ -11,9 +11,7 @@ from random import Random
 
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.rate_search import NextRate, next_rate, rate_trials
-from bitbench.engines.endpoint import EndpointUnusable, endpoint_api_key, endpoint_url, offered_models
-from bitbench.measure.group import is_steady, wants_warm_up_round
-from bitbench.measure.load_study import (
+from bitbench.endpoint.load_study import (
     API_KEY_ENV,
     LoadOptions,
     NextPoint,
@@ -27,18 +25,26 @@ from bitbench.measure.load_study import (
     offer_p95,
     seeded_load_study_options,
 )
-from bitbench.measure.machine.watches import MemoryWatch
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, BlockTask, Progress, repeatable_rejections
-from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
-from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient
-from bitbench.records.folder import Writer
+from bitbench.engines.endpoint import EndpointUnusable, endpoint_api_key, endpoint_url, offered_models
+from bitbench.machine.watches import MemoryWatch
+from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import plan_study_source
+from bitbench.planning.variants import VariantStore
+from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient, Observer
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.kept_tables import write_kept_tables
+from bitbench.records.lock import Lock
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.running.group import is_steady, wants_warm_up_round
+from bitbench.running.progress import CLIENT_BOUND_REPEATS, BlockTask, Progress, repeatable_rejections
+from bitbench.running.runner import StudyRun
+from bitbench.running.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
 from bitbench.study.objective import RateTrialKind, SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
-from bitbench.study.study_file import checked, study_file_text
+from bitbench.study.study_file import StudySource, checked, study_file_text
 from bitbench.study.workload import Workload
-from bitbench.util.errors import LoadError, NotReadyError, UndecidedError
+from bitbench.util.errors import LoadError, NotReadyError, StoreError, UndecidedError
 from bitbench.util.files import SafeFolder
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_seconds
@@ -46,6 +52,61 @@ from bitbench.util.units import show_seconds
 BLOCK = 0  # the endpoint is not started anew, so there is only one
 RESUMES = "; the same command with --into resumes"
 FREE_IT = "free a core, or send from another machine (--on), then resume with --into"
+
+
+CHOSEN_BY_SEARCH = {
+    "name",
+    "duration",
+    "requests",
+}  # of its workloads, beside the rate: from what the endpoint takes without load
+
+
+def measure_endpoint_study(
+    prepared: PreparedLoad, observer: Observer, client: LoadClient, at: Workplace
+) -> StudyFolder:
+    """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
+    study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
+    lock = folder.lock()
+    if lock is not None:
+        _refuse_other_load(lock, study, search, folder.path)
+    if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
+        asked = {"trials": search.trials, "precision": search.precision, "highest": search.highest}
+        search = lock.search.model_copy(update=asked)
+        study = study.model_copy(update={"workloads": lock.plan.study.workloads})
+    source = StudySource.of(study, folder.path)
+    with folder.writing() as writer:
+        store = VariantStore(at.home, source.folder)
+        plan = plan_study_source(source, store, at)
+        if plan.refusals:
+            raise LoadError(plan.refusals[0].reason)
+        ready = StudyRun(at, plan, source, store, folder, observer)
+        ready.begin(writer, search=search)
+        run = EndpointRun(ready.context(client), writer)
+        if prepared.next_point is not None:
+            run.climb(prepared.next_point)
+        elif search is None:
+            run.sweep()
+        else:
+            run.search(search)
+    write_kept_tables(folder)
+    return folder
+
+
+def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
+    """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
+    if lock.plan.study.engines != study.engines:
+        return  # another endpoint or no endpoint at all, which is refused as another study
+    elsewhere = "repeat the command that began it, or give another folder with --into"
+    if (lock.search is None) is not (search is None):
+        began, asked = ("a search", "a sweep") if search is None else ("a sweep", "a search")
+        raise StoreError(f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}")
+    if search is None:
+        return
+    requests = (lock.plan.study.workloads[0], study.workloads[0])
+    before, after = ({**dict(request), "arrival": request.arrival.kind} for request in requests)
+    differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
+    if differing:
+        raise StoreError(f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}")
 
 
 class EndpointRun:

@@ -1,0 +1,1 @@
+"""URL → records: first contact, sweeps, and the search for the highest rate."""

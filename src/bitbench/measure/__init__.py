@@ -1,1 +1,0 @@
-"""From a study to its records: plan, schedule, loop, group, trial."""

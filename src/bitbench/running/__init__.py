@@ -1,0 +1,1 @@
+"""Plan → records: blocks, groups, trials, and the loop over them."""
