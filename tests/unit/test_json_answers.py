@@ -34,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "command",
     [
         "plan study.yaml",
-        "doctor --quick",
+        "doctor",
         "compare demo demo",
         "recommend demo --slo ttft_p99=1s --max-memory 4GB",
         f"explain {WHY_INT8} torchao-int8wo --workload one",

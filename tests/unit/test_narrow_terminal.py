@@ -97,7 +97,7 @@ def test_a_command_of_the_doctor_stays_whole(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path))
-    lines = bitbench(capsys, "doctor", "--quick").out.splitlines()
+    lines = bitbench(capsys, "doctor").out.splitlines()
     assert any(line.endswith("missing: bitbench env create transformers") for line in lines)
     assert max(len(line) for line in lines if "env create" in line) <= 60
     assert lines[-1].startswith("Next  bitbench quick smollm2-135m gguf-q4_0")

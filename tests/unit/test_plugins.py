@@ -46,7 +46,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
     return made
 
 
-@pytest.mark.parametrize("command", [["doctor", "--quick"], ["recipes"], ["env", "list"]])
+@pytest.mark.parametrize("command", [["doctor"], ["recipes"], ["env", "list"]])
 @pytest.mark.usefixtures("package")
 def test_commands_that_look_at_all_engines_go_on_with_one_warning(
     command: list[str], capsys: pytest.CaptureFixture[str]

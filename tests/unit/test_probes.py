@@ -12,7 +12,6 @@ import pytest
 
 from bitbench.machine.gpus import Gpu, installed_gpus, nvml_process_memory
 from bitbench.machine.host import collect_host_facts
-from bitbench.machine.noise import measure_noise
 from bitbench.machine.watches import MemoryWatch, read_memory
 from bitbench.records.trial import Outcome
 from tests.busy_machine import wait_for
@@ -37,13 +36,6 @@ def test_host_facts_are_those_of_this_machine() -> None:
     assert facts.memory_bytes is not None
     assert facts.memory_bytes > 100 * MIB
     assert facts.python == ".".join(map(str, sys.version_info[:3]))
-
-
-def test_noise_is_a_positive_share() -> None:
-    noise = measure_noise(repetitions=10)
-    assert noise.repetitions == 10
-    assert 0 < noise.compute_spread < 20
-    assert noise.compute_worst >= 0
 
 
 def test_memory_counts_what_a_process_holds_and_held() -> None:

@@ -6,9 +6,7 @@ import shutil
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +17,6 @@ from bitbench.engines import registry
 from bitbench.engines.environments import installed_environments
 from bitbench.machine.gpus import GpuSurvey, survey_gpus
 from bitbench.machine.host import collect_host_facts, host_processor_level
-from bitbench.machine.noise import HostNoise, measure_noise
 from bitbench.machine.workplace import default_home
 from bitbench.planning.quick_study import EXAMPLE
 from bitbench.planning.readiness import known_environment_versions, known_environments
@@ -29,10 +26,8 @@ from bitbench.study.base import Record
 from bitbench.study.hardware import Level
 from bitbench.util.errors import ExitCode
 from bitbench.util.machine_faults import NATIVE_ADVICE
-from bitbench.util.units import UNKNOWN, show_bytes, show_percent
+from bitbench.util.units import UNKNOWN, show_bytes
 
-# A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
-NOISY_SPREAD = 0.10
 NO_NATIVE_PART = f"not installed, so nothing can be measured; {NATIVE_ADVICE}"
 
 
@@ -51,28 +46,18 @@ class DoctorAnswer(Record):
     has_native_part: bool
     gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
     engines: tuple[DoctorEngine, ...]
-    noise: HostNoise | None  # null with --quick
 
 
-def doctor(
-    quick: Annotated[bool, typer.Option("--quick", help="Skip the measurement of the machine's noise.")] = False,
-    as_json: AsJson = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Show what this machine can run, and what is missing."""
     console, found = Terminal(), _doctor_answer(default_home())
     if as_json:
-        noise = None if quick else measure_noise()
-        end_with_json("doctor", found.model_copy(update={"noise": noise}), ExitCode.DONE)
+        end_with_json("doctor", found, ExitCode.DONE)
     console.print(_host_table(found))
     # Below the table, so that a path is never broken: as wide as its longest label.
     console.print(f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
-    if not quick:
-        console.print()
-        with console.status("measuring this machine's noise"):
-            noise = measure_noise()
-        console.print(_noise_lines(noise), soft_wrap=True)
     console.print()
     console.print(
         Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"), soft_wrap=True
@@ -80,7 +65,7 @@ def doctor(
 
 
 def _doctor_answer(home: Path) -> DoctorAnswer:
-    """Starts nothing and measures nothing; how steady the machine is, `measure.machine.noise.measure_noise` says."""
+    """Return what this machine has. It starts nothing and measures nothing."""
     made = {known.name: known for known in installed_environments(home) if known.complete}
     known_here = known_environments()
     level = None if survey_gpus().is_usable else host_processor_level()
@@ -104,7 +89,6 @@ def _doctor_answer(home: Path) -> DoctorAnswer:
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,
         engines=tuple(engines),
         gpu_problems=doctor_gpu_problems(survey_gpus()),
-        noise=None,
     )
 
 
@@ -163,20 +147,3 @@ def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
         state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
     return Text("\n").join(lines)
-
-
-def _noise_lines(noise: HostNoise) -> Text:
-    worst = max(noise.compute_spread, noise.memory_spread)
-    advice = (
-        "noisy: expect wide intervals, close what else runs here, and give the study more starts"
-        if worst > NOISY_SPREAD
-        else "steady"
-    )
-    return Text.assemble(
-        ("Noise", "bold"),
-        f" over {noise.repetitions} repetitions of the same work: {advice}\n"
-        f"  computing  {show_percent(noise.compute_spread)} between the 10th and 90th percentile, "
-        f"slowest {show_percent(noise.compute_worst, signed=True)}\n"
-        f"  memory     {show_percent(noise.memory_spread)} between the 10th and 90th percentile, "
-        f"slowest {show_percent(noise.memory_worst, signed=True)}",
-    )
