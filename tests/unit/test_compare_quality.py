@@ -69,11 +69,11 @@ def test_the_same_scores_are_a_tie() -> None:
 def test_a_noise_floor_is_not_what_is_compared() -> None:
     before, after = (with_quality(seed, measured(rows(logits(1)))) for seed in (1, 2))
     alone, noise = rows(logits(1)), rows(noisy(1.5))
-    together = after.quality[0].model_copy(update={"id": "q0002", "condition": Condition.TOGETHER})
+    again = after.quality[0].model_copy(update={"id": "q0002", "condition": Condition.RESTARTED})
     after = replace(
         after,
-        quality=[*after.quality, together],
-        scores_of=lambda record: noise if record.condition is Condition.TOGETHER else alone,
+        quality=[*after.quality, again],
+        scores_of=lambda record: noise if record.condition is Condition.RESTARTED else alone,
     )
     assert quality_verdicts(against(before, after)) == [ChangeVerdict.UNDECIDED]
 

@@ -19,7 +19,7 @@ from bitbench.planning.plan import plan_study_points, planned_engine_loads
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
 from bitbench.quality.material import cut_windows, read_corpus
-from bitbench.quality.measure import QualityJob, ask_answers, measure_quality_again, score_together, score_windows
+from bitbench.quality.measure import QualityJob, ask_answers, measure_quality_again, score_windows
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
@@ -206,16 +206,13 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert "not GGUF files" in refusal.reason
     assert plan.points == ()
     assert plan.configs == plan.quality
-    (setup,), scoring = plan.study.engines, Scoring.PROMPT_LOGPROBS
-    assert planned_engine_loads(plan, setup, scoring) == (Load(1, 256 + 48),)
-    assert planned_engine_loads(planned("bf16", window_tokens=4000), setup, scoring) == (Load(1, 4001),)
-    floor = planned("bf16", noise_floor=True)
-    assert planned_engine_loads(floor, setup, scoring)[1:] == (Load(8, 257),)  # or the engine would not batch them
-    assert planned_engine_loads(floor, setup, Scoring.NEXT_TOKEN) == (Load(1, 256 + 48),)
+    (setup,) = plan.study.engines
+    assert planned_engine_loads(plan, setup) == (Load(1, 256 + 48),)
+    assert planned_engine_loads(planned("bf16", window_tokens=4000), setup) == (Load(1, 4001),)
     elsewhere = plan.model_copy(update={"quality": ()})  # the part of a plan that a machine of a fleet has
-    assert planned_engine_loads(elsewhere, setup, scoring) == ()  # and no point either
+    assert planned_engine_loads(elsewhere, setup) == ()  # and no point either
     asked = planned("bf16", tasks=({"name": "gsm8k", "concurrency": 8},))
-    assert planned_engine_loads(asked, setup, scoring) == (Load(8, 2048),)
+    assert planned_engine_loads(asked, setup) == (Load(8, 2048),)
 
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
@@ -410,16 +407,6 @@ def test_quality_comes_on_top_of_a_budget() -> None:
     assert estimator.range_s() == (estimator.quality_s, 600.0 + estimator.quality_s)
 
 
-def test_windows_asked_for_together_give_the_same_rows(server: QualityServer) -> None:
-    with (
-        InstanceConnection(server.endpoint, 5.0) as first,
-        InstanceConnection(server.endpoint, 5.0) as second,
-    ):
-        alone = score_windows(PromptLogprobs(first), WINDOWS, 3, lambda _: None)
-        together = score_together([PromptLogprobs(first), PromptLogprobs(second)], WINDOWS, 3)
-    assert together.equals(alone)
-
-
 def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
     server: QualityServer,
     tmp_path: Path,
@@ -434,7 +421,6 @@ def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
     assert sorted(seen) == [
         ("m/bf16", Condition.ALONE),
         ("m/bf16", Condition.RESTARTED),
-        ("m/bf16", Condition.TOGETHER),
         ("m/w8a8-rtn", Condition.ALONE),
     ]
 

@@ -43,7 +43,7 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
         variant=variant,
         python=_python(setup.environment(engine.environment), variant, home),
         log_file=Path(),
-        loads=planned_engine_loads(plan, setup, engine.scoring),
+        loads=planned_engine_loads(plan, setup),
         seed=0,
         dtype=plan.chosen_dtypes.get(config),
         capability=min(capabilities, default=None),

@@ -14,12 +14,11 @@ from bitbench.planning.readiness import Readiness, readiness, readiness_environm
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Engine, Load, Observer
 from bitbench.quality.material import check_quality_files
-from bitbench.quality.measure import TOGETHER, can_be_asked_together
 from bitbench.study.base import Record
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, Level
 from bitbench.study.plan import Config, Expectation, Plan, Point, QualityRefusal, Refusal, Support
-from bitbench.study.quality import Quality, Scoring
+from bitbench.study.quality import Quality
 from bitbench.study.study import Checkpoint, EngineSetup, Study
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import NO_MODEL, Variant
@@ -262,9 +261,8 @@ def _check_baseline(plan: Plan) -> None:
         raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
-def planned_engine_loads(plan: Plan, setup: EngineSetup, scoring: Scoring | None) -> tuple[Load, ...]:
-    """What an instance of this setup will see: its workloads and the questions about its quality. `scoring`: of its
-    engine."""
+def planned_engine_loads(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
+    """Return what an instance of this setup will see: its workloads and the questions about its quality."""
     names = dict.fromkeys(point.workload for point in plan.points if point.config.engine == setup.name)
     workloads = [plan.study.workload(name) for name in names]
     loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
@@ -274,8 +272,6 @@ def planned_engine_loads(plan: Plan, setup: EngineSetup, scoring: Scoring | None
     if quality is not None and any(config.engine == setup.name and config not in refused for config in plan.configs):
         at_once = max((task.concurrency for task in quality.lm_eval_tasks), default=1)
         loads.append(Load(at_once, quality.context_tokens))
-        if quality.noise_floor and scoring is not None and can_be_asked_together(scoring):
-            loads.append(Load(TOGETHER, quality.window_tokens + 1))
     return tuple(loads)
 
 

@@ -5,10 +5,7 @@ the same engine give the same numbers to the last bit, and a variant has no dive
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bitbench.ports import Endpoint
@@ -76,23 +73,6 @@ def score_windows(
     asked = dict(enumerate(windows)) if numbers is None else {number: windows[number] for number in numbers}
     scored = (asker.score(window, top) for window in _told(asked.values(), "window", on_step))
     return _score_table(asked, scored, top)
-
-
-def score_together(askers: Sequence[Asker], windows: Sequence[Sequence[int]], top: int) -> "pa.Table":
-    """The same rows, with as many windows asked for at a time as there are askers."""
-    free: SimpleQueue[Asker] = SimpleQueue()
-    for asker in askers:
-        free.put(asker)
-
-    def places(window: Sequence[int]) -> list[dict[int, float]]:
-        asker = free.get()
-        try:
-            return asker.score(window, top)
-        finally:
-            free.put(asker)
-
-    with ThreadPoolExecutor(len(askers)) as pool:
-        return _score_table(dict(enumerate(windows)), pool.map(places, windows), top)
 
 
 def _score_table(
@@ -173,7 +153,6 @@ def ask_conversations(
     return tuple(found)
 
 
-TOGETHER = 8  # windows at a time for the noise floor: engines batch them, and small machines bear it
 AGAIN = 8  # windows that a second start scores: what a start changes, it changes in all of them
 
 
@@ -185,21 +164,6 @@ class QualityJob:
     material: QualityMaterial
     tools: TaskTools | None  # None where no task is asked for
     request_timeout_s: float
-
-
-def can_be_asked_together(scoring: Scoring) -> bool:
-    """llama.cpp is asked in one slot, whose cache makes it affordable."""
-    return scoring is Scoring.PROMPT_LOGPROBS
-
-
-def measure_quality_together(job: QualityJob) -> "pa.Table":
-    """The windows' scores while several are asked for at once; raises AskingFailed."""
-    with ExitStack() as stack:
-        connections = [
-            stack.enter_context(InstanceConnection(job.endpoint, job.request_timeout_s)) for _ in range(TOGETHER)
-        ]
-        askers = [instance_asker(job.scoring, connection) for connection in connections]
-        return score_together(askers, job.material.short_windows, job.quality.top_tokens)
 
 
 def _windows_again(windows: int) -> list[int]:

@@ -31,7 +31,7 @@ class Condition(StrEnum):
     """How windows were asked for: the difference between two is an engine's own noise."""
 
     ALONE = "alone"  # one request at a time: what all figures but the noise floor are from
-    TOGETHER = "together"  # several at once, so that the engine batches them as under load
+    TOGETHER = "together"  # several at once: only in records of earlier versions
     RESTARTED = "restarted"  # one at a time in another start of the same config: some of the windows
 
 

@@ -221,7 +221,7 @@ QUALITY = StudyTable(
         TableColumn(
             "condition",
             "string",
-            "alone: what figures are from; together or restarted: for the noise floor",
+            "alone: what figures are from; restarted: for the noise floor",
         ),
         TableColumn("tokens", "int64", "tokens that were scored"),
         TableColumn("perplexity", "float64", f"{_meaning('perplexity')} Over the windows of `window_tokens`."),

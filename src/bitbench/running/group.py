@@ -25,7 +25,6 @@ from bitbench.running.quality import (
     failed_quality_record,
     fill_quality_draft,
     new_quality_record,
-    wants_noise_floor,
 )
 from bitbench.running.trial import (
     ReadyInstance,
@@ -205,9 +204,6 @@ class _Servers:
             if condition is not None:
                 with self.residents.turn(ready):
                     yield self._quality(ready, condition)
-                    engine = self.run.engine_of(ready.config)
-                    if condition is Condition.ALONE and wants_noise_floor(self.run.plan, engine, ready.config):
-                        yield self._quality(ready, Condition.TOGETHER)  # last, so that it can spoil nothing
 
     def _start(self, member: Member, stack: ExitStack) -> Generator[Draft, None, ReadyInstance | None]:
         """One after the other, so that the time to ready is each one's own. None where it did not come up."""

@@ -11,10 +11,8 @@ from bitbench.quality.logprobs import AskingFailed
 from bitbench.quality.material import make_material, read_corpus
 from bitbench.quality.measure import (
     QualityJob,
-    can_be_asked_together,
     measure_quality,
     measure_quality_again,
-    measure_quality_together,
 )
 from bitbench.quality.tasks import ENVIRONMENT, TaskTools
 from bitbench.records.folder import Writer
@@ -87,14 +85,6 @@ class KitMaker:
         return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
 
 
-def wants_noise_floor(plan: Plan, engine: Engine, config: Config) -> bool:
-    """Of what is not quantized: the noise of an engine with the reference's own weights."""
-    quality, scoring = plan.study.quality, engine.scoring
-    if quality is None or scoring is None or not quality.noise_floor:
-        return False
-    return plan.variant(config.variant).is_dense and can_be_asked_together(scoring)
-
-
 def fill_quality_draft(
     endpoint: Endpoint,
     *,
@@ -110,10 +100,7 @@ def fill_quality_draft(
     assert scoring is not None  # other engines are not in the plan
     job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
     try:
-        if draft.condition is Condition.TOGETHER:
-            on_step("the noise floor")
-            scores, said = measure_quality_together(job), dict[str, object]()
-        elif draft.condition is Condition.RESTARTED:
+        if draft.condition is Condition.RESTARTED:
             on_step("the noise between starts")
             scores, said = measure_quality_again(job), dict[str, object]()
         else:

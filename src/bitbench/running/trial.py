@@ -125,7 +125,7 @@ class RunContext:
                 variant=plan.variant(config.variant),
                 python=self.python_of(environment) if environment else None,
                 log_file=log_file,
-                loads=loads or planned_engine_loads(plan, setup, engine.scoring),
+                loads=loads or planned_engine_loads(plan, setup),
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),
                 dtype=plan.chosen_dtypes.get(config),
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,

@@ -102,7 +102,7 @@ class Quality(Spec):
         default=None, description="scripted conversations: turns until the first invalid JSON or tool call"
     )
     noise_floor: bool = Field(
-        default=False, description="score the unquantized model again with several requests at once: what is only noise"
+        default=False, description="score the unquantized model again in another start: what is only noise"
     )
     equivalence_margin: float = Field(
         default=DEFAULT_EQUIVALENCE_MARGIN,

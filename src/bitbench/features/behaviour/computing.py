@@ -1,8 +1,7 @@
 """Whether a variant is equivalent to its baseline within a margin, and how many of its conversations stay sound.
 
 The **noise floor** is the divergence of a baseline from itself on the same engine when only what should not matter is
-changed: another start, else several requests at once. Without either it counts as 0, which makes a variant look worse
-and never better.
+changed: another start. Without one it counts as 0, which makes a variant look worse and never better.
 
 A variant is *equivalent* if its divergence exceeds the floor by less than the study's margin, with the study's
 confidence and whatever the missing probability mass may add: the upper bound of the variant less the lower bound of
@@ -55,8 +54,6 @@ from bitbench.records.quality import Condition, ConversationRecord, QualityRecor
 from bitbench.records.trial import Outcome
 from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
-
-TOGETHER, ANOTHER_START = "several requests at once", "another start"
 
 
 def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
@@ -114,15 +111,13 @@ class _Known:
         self._plan: Plan = of.plan
         self._confidence = of.plan.study.measure.confidence
         self._alone = _measured_under(Condition.ALONE, of)
-        self._changed = {
-            ANOTHER_START: _measured_under(Condition.RESTARTED, of),
-            TOGETHER: _measured_under(Condition.TOGETHER, of),
-        }
+        self._restarted = _measured_under(Condition.RESTARTED, of)
         self._scores: Callable[[str], Scores] = cache(lambda record_id: short_quality_scores(of, by_id[record_id]))
         by_id = {record.id: record for record in of.quality}
 
     def floors(self) -> list[_Floor]:
-        return [floor for config in self._alone for floor in self._floors(config)]
+        found = [self._floor(config) for config in self._alone if config in self._restarted]
+        return [floor for floor in found if floor is not None]
 
     def equivalences(self, floors: list[_Floor]) -> Iterator[tuple[str, Equivalence]]:
         """Yield the verdict of each quantized variant; none in a study without any floor."""
@@ -152,12 +147,11 @@ class _Known:
             if baseline not in (None, config) and config in self._alone and baseline in self._alone:
                 yield config, baseline
 
-    def _floors(self, config: Config) -> Iterator[_Floor]:
-        for changed, records in self._changed.items():
-            found = self._divergence(self._alone[config], records[config]) if config in records else None
-            if found is not None:
-                divergence = found.estimate(self._confidence)
-                yield _Floor(NoiseFloor(config=config, changed=changed, divergence=divergence), found)
+    def _floor(self, config: Config) -> _Floor | None:
+        found = self._divergence(self._alone[config], self._restarted[config])
+        if found is None:
+            return None
+        return _Floor(NoiseFloor(config=config, divergence=found.estimate(self._confidence)), found)
 
     def _divergence(self, own: QualityRecord, other: QualityRecord) -> _WindowDivergence | None:
         """Return it in the windows of the second; None where they cannot be compared."""
@@ -172,8 +166,7 @@ class _Known:
 
 def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
     """Return the one floor that counts: the baseline's on its own engine; None where none was measured."""
-    own = {floor.shown.changed: floor for floor in floors if floor.shown.config == baseline}
-    return own.get(ANOTHER_START) or own.get(TOGETHER)
+    return next((floor for floor in floors if floor.shown.config == baseline), None)
 
 
 def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:

@@ -9,10 +9,9 @@ from bitbench.study.plan import Config
 
 
 class NoiseFloor(Record):
-    """How far a config lies from itself when only what should not matter is changed."""
+    """How far a config is from itself in another start."""
 
     config: Config  # a baseline; of other configs, what another start changes
-    changed: str  # `several requests at once` or `another start`
     divergence: Estimate
 
 

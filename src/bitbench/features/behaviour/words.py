@@ -124,11 +124,10 @@ def _margin(summary: StudySummary) -> float:
 
 
 def _floors(found: Behaviour) -> Iterator[Block]:
-    yield paragraph("Each against itself, the noise floor:")
+    yield paragraph("Each against its own other start, the noise floor:")
     yield table(
         found.floors,
         words_column("Config", lambda floor: Name(floor.config.name)),
-        words_column("What was changed", lambda floor: floor.changed),
         number_column("KL mean", NATS, lambda floor: quantity(floor.divergence, NATS)),
     )
 
@@ -147,8 +146,7 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     yield say(
         strong("Noise floor"),
         ": the mean KL divergence of a config from itself when only what should not matter is changed. Another start "
-        "is asked for eight windows. The floor that counts is the baseline's on its own engine: another start, else "
-        "several requests at once, else 0.",
+        "is asked for eight windows. The floor that counts is the baseline's on its own engine; without one it is 0.",
     )
     yield say(
         strong("Verdict"),
