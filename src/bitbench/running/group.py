@@ -163,7 +163,7 @@ class _Servers:
         In its first turn of a block a config has a second trial right after the first, without freezing between them:
         `analysis.turns` compares the two.
 
-        One that is alone has no rounds; but in a block that has, it has some of its own, in which it meets nobody.
+        One that is alone has no rounds. In a block that has rounds it has some of its own, without other configs.
         """
         number = self.progress.rounds_begun(self.group.block)
         in_rounds = len(self.group.members) > 1 or number > 0
