@@ -18,7 +18,6 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import ProfileGroup
 from bitbench.reports import files
 from bitbench.reports.charts import svg
-from bitbench.running import runner
 from bitbench.running.quality_study import QualityOptions, measure_quality_study
 from bitbench.study.recipe import Backend
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -112,7 +111,7 @@ def write_records(place: Path) -> None:
 
 def quality_command(place: Path) -> None:
     options = QualityOptions(model="smollm2-135m", recipes=("w8a16",))
-    with patch.object(runner, "measure_study"):
+    with patch("bitbench.running.quality_study.measure_study"):
         measure_quality_study(Workplace(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
 
 

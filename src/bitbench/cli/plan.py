@@ -319,11 +319,11 @@ def plan_counts_text(plan: Plan, amount: Amount) -> str:
     """A budget buys as many as it can: only the least is known."""
     least = "at least " if plan.study.measure.budget is not None else ""
     starts, trials = (pair[:1] if least else pair for pair in (amount.starts, amount.trials))
-    parts = [f"{plan_range_text(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
+    parts = [f"{_plan_range_text(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
     if plan.study.workloads:
-        parts.append(f"{plan_range_text(*(f'{number:,}' for number in trials))} trials")
+        parts.append(f"{_plan_range_text(*(f'{number:,}' for number in trials))} trials")
     return f"{least}{' and '.join(parts)}."
 
 
-def plan_range_text(low: str, high: str | None = None) -> str:
+def _plan_range_text(low: str, high: str | None = None) -> str:
     return low if high is None or low == high else f"{low} to {high}"

@@ -24,7 +24,7 @@ class Labels:
         several = len(known) > 1
         prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
         suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
-        shorts = distinct_labels([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
+        shorts = _distinct_labels([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
         self._limit, self._prefix, self._suffix = limit, prefix, suffix
         self._marks: Mapping[Config, str] = {}
         self._of = dict(zip(known, shorts, strict=True))
@@ -57,7 +57,7 @@ class Labels:
         return cls([*timed, *(row.config for row in summary.quality)], limit)
 
 
-def distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
+def _distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
     """No longer than `limit`, and no two alike."""
     found: list[str] = []
     for name in names:

@@ -54,18 +54,18 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
     third = tmp_path / "vllm-serve-3.json"
     third.write_bytes((DATA / "vllm-serve-1.json").read_bytes())
     files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json", third]  # two starts have no interval
-    folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
+    folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     records = folder.read()
     (point,) = exported(StudyReport(folder, default_home()).summary, records.lock)
     value, low, high = (figure.value for figure in point.figures if figure.name == "output_throughput")
-    assert point.labels["study"] == "nightly"
+    assert point.labels["study"] == "vllm-serve-1"
     assert low < value < high
     assert point.facts["input_tokens"] == "256"
     assert "itl_p99" not in [figure.name for figure in point.figures]  # of single trials, not of all requests
 
     printed = bitbench(capsys, "export", str(folder.path), "--to", "prometheus")
     assert printed.exit_code == 0
-    assert 'bitbench_output_throughput_tokens_per_second{study="nightly"' in printed.out
+    assert 'bitbench_output_throughput_tokens_per_second{study="vllm-serve-1"' in printed.out
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def run_as_job_worker(job_file: str, work: Callable[[Json, Reports], Json]) -> i
         reports.send("done", **work(job, reports))
     except Exception as error:
         traceback.print_exc()
-        reports.send("failed", cause=job_worker_cause(error))
+        reports.send("failed", cause=_job_worker_cause(error))
         return 1
     return 0
 
@@ -62,7 +62,7 @@ def job_worker_peak_bytes() -> int | None:
     return None
 
 
-def job_worker_cause(error: Exception) -> str:
+def _job_worker_cause(error: Exception) -> str:
     """Its first line, after the name of its type unless it is a JobError."""
     if isinstance(error, JobError):
         return str(error)
