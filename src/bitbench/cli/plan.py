@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import RenderableType
@@ -26,7 +27,7 @@ from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.study.environment import Device
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
-from bitbench.study.study import EngineSetup, Interleaving
+from bitbench.study.study import EngineSetup, Interleaving, Measure
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import workload_length_text
@@ -49,6 +50,9 @@ def plan(
     study: StudyFile,
     *,
     device: OnDevice = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Say how many starts keep N nodes of --on busy.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a study would run and how long it may take.
@@ -69,7 +73,18 @@ def plan(
     if as_json:
         end_with_json("plan", answer, code)
     _show_plan(answer, StudySource.of(study), at.device)
+    if nodes is not None:
+        Terminal().print(_describe_busy_nodes(planned.study.measure, nodes))
     raise typer.Exit(code)
+
+
+def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
+    """`12 nodes: starts.min 2 keeps 2 busy; starts: 12, or a multiple of it, keeps all busy.`"""
+    if measure.budget is not None:
+        return f"{plural(nodes, 'node')}: with a budget each node runs blocks until the time is over."
+    busy = min(nodes, measure.starts.min)
+    advice = f"; `starts: {nodes}`, or a multiple of it, keeps all busy" if measure.starts.min % nodes else ""
+    return f"{plural(nodes, 'node')}: `starts.min` {measure.starts.min} keeps {busy} busy at first{advice}."
 
 
 def plan_exit_code(plan: Plan) -> ExitCode:

@@ -15,4 +15,4 @@ class Form(StrEnum):
 
 def formats() -> list[str]:
     """Those of the core, and those that features offer."""
-    return [*Form, *offered("formats")]
+    return [*(form.value for form in Form), *offered("formats")]
