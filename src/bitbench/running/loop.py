@@ -5,7 +5,7 @@ A study that was killed at any moment is resumed by the same call: its records s
 `blocks.jsonl` what was decided.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -177,8 +177,9 @@ def run_study(
     for block in schedule.blocks():
         rejections = _Rejections(block, schedule, writer.folder.path)
         while (group := schedule.next_group(block)) is not None:
-            for draft in _run_one_group(group, run, schedule, writer):
-                rejections.add(draft, group)
+            with closing(_run_one_group(group, run, schedule, writer)) as drafts:
+                for draft in drafts:
+                    rejections.add(draft, group)
             after_group()
         rejections.end()
     while (group := schedule.progress.next_quality()) is not None:
@@ -187,7 +188,7 @@ def run_study(
         after_group()
 
 
-def _run_one_group(group: Group, run: RunContext, schedule: Schedule, writer: Writer) -> Iterator[Draft]:
+def _run_one_group(group: Group, run: RunContext, schedule: Schedule, writer: Writer) -> Generator[Draft, None, None]:
     """Yield what a group brings, once it is written down. Raises StoreError where it brings no result."""
     run.observer.group_started(group, schedule.planner.remaining_s())
     before = schedule.results
