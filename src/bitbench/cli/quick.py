@@ -43,7 +43,7 @@ from bitbench.reports.answers.quick import quick_comparison_document, quick_serv
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.running import runner
 from bitbench.util.errors import ExitCode, NotReadyError, UsageError
-from bitbench.util.machine_faults import require_linux
+from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_about, show_bytes
 
 _URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
@@ -103,7 +103,7 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
 
 
 def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
-    require_linux()
+    require_native()
     at, console, wanted = Workplace(), Terminal(), quick_study_names(names)
     field = make_quick_field(wanted, at)
     while lacking := missing_for_quick_study(field, at):

@@ -46,7 +46,7 @@ from bitbench.study.study_file import StudySource, checked, study_file_text
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, NotReadyError, StoreError, UndecidedError
 from bitbench.util.files import SafeFolder
-from bitbench.util.machine_faults import require_linux
+from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_seconds
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
@@ -335,7 +335,7 @@ class FoundServer:
 def find_servers() -> tuple[FoundServer, ...]:
     """OpenAI-compatible ones on this machine that list a model; loopback only. Raises PlatformError where they could
     not be measured, NotReadyError where there is none."""
-    require_linux()
+    require_native()
     found = []
     for port in PORTS:
         url = f"http://{HOST}:{port}"
@@ -355,7 +355,7 @@ def find_servers() -> tuple[FoundServer, ...]:
 
 def named_server(url: str) -> FoundServer:
     """The one that a person named, who means its key to be sent there. Raises UsageError or LoadError."""
-    require_linux()
+    require_native()
     base = checked(lambda: endpoint_url(url), about=url)
     return FoundServer(base, (first_contact_model(base, API_KEY_ENV),), API_KEY_ENV)
 

@@ -27,7 +27,7 @@ from bitbench.util.child_processes import (
     write_child_frame,
 )
 from bitbench.util.errors import LoadError
-from bitbench.util.machine_faults import require_linux
+from bitbench.util.machine_faults import require_native
 from bitbench.util.text import quote
 
 
@@ -159,7 +159,7 @@ class LoadWorkers:
         self._workers: list[Worker] = []
 
     def __enter__(self) -> Self:
-        require_linux()
+        require_native()
         self._have(self._count or 1)  # imports take half a second; they happen while the first engine starts
         return self
 

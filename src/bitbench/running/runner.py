@@ -44,7 +44,7 @@ from bitbench.util.errors import (
     StudyFileError,
 )
 from bitbench.util.files import read_bytes
-from bitbench.util.machine_faults import require_linux
+from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_duration
 from bitbench.util.version import __version__
 
@@ -76,7 +76,7 @@ def measure_study(
     """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`: not
     all of it. `on`: who measures; else this machine does. `mirror`: a URL where records are copied, and come from.
     `key_from`: variables whose values a study may send as API keys, beside the usual ones."""
-    require_linux()
+    require_native()
     source = StudySource.of(study).with_budget(budget_s)
     if part is None:
         _refuse_what_another_command_runs(source)

@@ -66,12 +66,17 @@ NATIVE_ADVICE = "install bitbench's wheel, or g++ or clang++ and bitbench again"
 SYSTEMS = {"Darwin": "macOS"}  # as people call them
 
 
+def require_native() -> None:
+    """Raise PlatformError where nothing can be measured, before anything is started or written."""
+    require_linux()
+    if find_spec("bitbench._native") is None:
+        raise PlatformError(f"bitbench was installed without its native part, which measures; {NATIVE_ADVICE}")
+
+
 def require_linux() -> None:
-    """Raises PlatformError elsewhere, and without the native part, before anything is started or written."""
+    """Raise PlatformError elsewhere."""
     if (system := platform.system()) != "Linux":
         raise PlatformError(
             f"bitbench measures on Linux only, and this is {SYSTEMS.get(system, system)}; here it reads, compares and "
             "reports what a Linux machine measured (docs/platforms.md)"
         )
-    if find_spec("bitbench._native") is None:
-        raise PlatformError(f"bitbench was installed without its native part, which measures; {NATIVE_ADVICE}")
