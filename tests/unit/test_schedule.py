@@ -222,6 +222,11 @@ def test_a_block_is_cut_into_chunks_that_fit_beside_the_baseline() -> None:
     assert chunks(plan, 1) == ["e0", "e1", "e2", "e3", "e4", "e5"]
 
 
+def test_a_baseline_without_others_is_a_chunk_of_its_own() -> None:
+    plan = plan_of(engines=1)
+    assert chunks(plan, 2) == chunks(plan, 0.5) == ["e0"]
+
+
 def test_one_that_does_not_fit_beside_the_baseline_lets_all_come_one_after_the_other() -> None:
     plan = plan_of(engines=5)
     sizes = {"e0": 4, "e1": 3, "e2": 5, "e3": 2, "e4": 1}

@@ -51,12 +51,11 @@ class Residence:
         if self._fit(configs):
             return [tuple(configs)]
         one_by_one: list[Chunk] = [(config,) for config in configs]
-        if baseline is None or baseline not in configs:
+        others = [config for config in configs if config != baseline]
+        if baseline is None or not others or baseline not in configs:
             return one_by_one
         chunks: list[Chunk] = []
-        for config in configs:
-            if config == baseline:
-                continue
+        for config in others:
             if not self._fit([baseline, config]):
                 return one_by_one
             if chunks and self._fit([*chunks[-1], config]):
