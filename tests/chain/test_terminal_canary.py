@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "model get": ("model", "get", CANARY),
     "env list": ("env", "list"),
     "env create": ("env", "create", CANARY),
-    "doctor": ("doctor"),
+    "doctor": ("doctor",),
     "load: URL": ("load", CANARY),
     "load: model": ("load", "http://127.0.0.1:9", "--model", CANARY),
     "no such command": (CANARY,),

@@ -59,6 +59,7 @@ class Progress:
     def __init__(self, plan: Plan, repeatable: Collection[str] = ()) -> None:
         """`repeatable`: ids of records that do not count as attempts (see `repeatable_rejections`)."""
         self._plan = plan
+        self._configs = plan.configs
         self._repeatable = repeatable
         self._baseline_of = baselines_of(plan)
         self._points: dict[Config, list[Point]] = defaultdict(list)
@@ -203,7 +204,7 @@ class Progress:
     def next_quality(self) -> Group | None:
         """Return one config whose speed is not asked for, or is known already; then, for a noise floor, one that is
         unquantized and had no second start."""
-        shuffled = self._shuffled(self._plan.configs, 0, "configs")
+        shuffled = self._shuffled(self._configs, 0, "configs")
         left = [config for config in shuffled if self.wants_quality(config)]
         again = [config for config in shuffled if self._wants_second_start(config)]
         for config in (*left, *again):
@@ -219,7 +220,7 @@ class Progress:
     def _members(self, block: int) -> list[Member]:
         """Return the configs that lack trials in this block, each with its workloads in the order of the block."""
         found: list[Member] = []
-        for config in self._shuffled(self._plan.configs, block, "configs"):
+        for config in self._shuffled(self._configs, block, "configs"):
             wanted = [point for point in self._points[config] if self.wants_trial(point, block)]
             if wanted:
                 found.append(self._member(config, block, wanted))
