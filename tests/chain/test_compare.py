@@ -7,6 +7,8 @@ import pytest
 from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
 
+pytestmark = pytest.mark.alone
+
 STUDY = """
 name: gate
 engines:
