@@ -1,6 +1,6 @@
 """A study without a folder or an engine: what is next follows from the records that it is told."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -12,7 +12,7 @@ from bitbench.running.block_planner import BlockPlanner
 from bitbench.running.loop import Planner
 from bitbench.running.progress import BlockTask, Progress, Recorded
 from bitbench.running.residence import Chunk, Residence
-from bitbench.study.plan import Config, Group, Plan, Point
+from bitbench.study.plan import Group, Plan, Point
 
 ENGINES = {"null": NullEngine()}
 
@@ -47,13 +47,16 @@ class FixedPlanner:
 class FixedResidence:
     """All configs at once, so many at once beside the first, or one after the other."""
 
+    plan: Plan
     together: bool = False
     most: int = 1
 
     def add(self, trial: TrialRecord) -> None:
         """Learn nothing."""
 
-    def chunks(self, configs: Sequence[Config]) -> list[Chunk]:
+    def chunks(self, points: Collection[Point]) -> list[Chunk]:
+        present = {point.config for point in points}
+        configs = [config for config in self.plan.configs if config in present]
         if self.together:
             return [tuple(configs)]
         if self.most == 1:
@@ -97,6 +100,8 @@ class PaperStudy:
         for record in records:
             self.planner.add(record)
             self.progress.add([record])
+            if isinstance(record, TrialRecord):
+                self.residence.add(record)
 
     def measure(self, record: Recorded) -> None:
         """Tell it a record of this call, after which it looks at the clock."""
@@ -117,10 +122,7 @@ class PaperStudy:
                 if task is None:
                     return self.progress.next_quality()
                 self._begin(task)
-            configs = list(dict.fromkeys(point.config for point in self.plan.points))
-            present = {point.config for point in self.tasks[block].points}
-            chunks = self.residence.chunks([config for config in configs if config in present])
-            group = self.progress.next_group(block, chunks)
+            group = self.progress.next_group(block, self.residence)  # type: ignore[arg-type]
             if group is not None:
                 return group
         return None

@@ -48,7 +48,7 @@ def run(folder: StudyFolder, plan: Plan, results: int = 10_000, load: Load | Non
     context = RunContext(plan, {"null": Engine(Tape())}, lambda _: Path(), client, Watch(results))  # type: ignore[dict-item,arg-type]
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        schedule = Schedule(plan, lambda _: FixedPlanner(plan), FixedResidence(together=True), folder)  # type: ignore[arg-type]
+        schedule = Schedule(plan, lambda _: FixedPlanner(plan), FixedResidence(plan, together=True), folder)  # type: ignore[arg-type]
         run_study(context, schedule, writer)
 
 

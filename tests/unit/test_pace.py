@@ -152,11 +152,11 @@ def test_a_fixed_number_of_starts_is_kept() -> None:
 def test_configs_that_do_not_fit_together_run_one_after_the_other() -> None:
     study = planned(starts=2)
     both, alone = [study.plan.configs], [(config,) for config in study.plan.configs]
-    assert study.residence.chunks(study.plan.configs) == both
+    assert study.residence.chunks(study.plan.points) == both
     small = PaperStudy(study.plan, available_bytes=2**20)
-    assert small.residence.chunks(study.plan.configs) == alone
+    assert small.residence.chunks(study.plan.points) == alone
     visits = planned(starts=2, schedule="visits")
-    assert visits.residence.chunks(visits.plan.configs) == alone
+    assert visits.residence.chunks(visits.plan.points) == alone
 
 
 def test_trials_of_the_first_block_may_only_shorten_it() -> None:

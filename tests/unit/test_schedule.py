@@ -52,7 +52,7 @@ def study_of(
     closed: tuple[Point, ...] = (),
     repeatable: frozenset[str] = frozenset(),
 ) -> PaperStudy:
-    planner, residence = FixedPlanner(plan, blocks, trials, closed), FixedResidence(together, most)
+    planner, residence = FixedPlanner(plan, blocks, trials, closed), FixedResidence(plan, together, most)
     return PaperStudy(plan, planner, residence, repeatable=repeatable)
 
 
@@ -210,7 +210,7 @@ def sized_residence(plan: Plan, fitting: float, weights: dict[str, float] | None
 
 
 def chunks(plan: Plan, fitting: float, weights: dict[str, float] | None = None) -> list[str]:
-    found = sized_residence(plan, fitting, weights).chunks(plan.configs)
+    found = sized_residence(plan, fitting, weights).chunks(plan.points)
     return [" ".join(config.engine for config in chunk) for chunk in found]
 
 

@@ -65,7 +65,7 @@ def _span(record: TrialRecord | InstanceRecord | QualityRecord) -> _Span:
 
 
 def _taken_s(span: _Span, reached_s: float) -> float:
-    """Return how much later than what came before it this one ended, but for a long pause."""
+    """Return the time that a span adds to those before it. A long pause adds nothing."""
     pause_s = max(0.0, span.began_s - reached_s)
     work_s = max(0.0, span.ended_s - max(span.began_s, reached_s))
     return work_s + (pause_s if pause_s <= LONGEST_PAUSE_S or span.follows_a_start else 0.0)

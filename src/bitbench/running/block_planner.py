@@ -59,11 +59,12 @@ class BlockPlanner:
         self._tasks: dict[int, BlockTask] = {}
         self._trials: list[TrialRecord] = []
         self._others: list[InstanceRecord | QualityRecord] = []
+        self._known_standings: dict[int, Standings] = {}  # after so many blocks, of the records so far
 
     def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
+        self._known_standings.clear()
         if isinstance(record, TrialRecord):
             self._trials.append(record)
-            self._residence.add(record)
         else:
             self._others.append(record)
         if not isinstance(record, QualityRecord):
@@ -147,9 +148,11 @@ class BlockPlanner:
 
     def _standings(self, blocks: int) -> Standings:
         """What the records of the first blocks say of each model."""
-        trials = [trial for trial in self._trials if trial.block < blocks]
-        others = [record for record in self._others if isinstance(record, QualityRecord) or record.block < blocks]
-        return {field: field.standing(trials, others) for field in self._fields}
+        if blocks not in self._known_standings:
+            trials = [trial for trial in self._trials if trial.block < blocks]
+            others = [record for record in self._others if isinstance(record, QualityRecord) or record.block < blocks]
+            self._known_standings[blocks] = {field: field.standing(trials, others) for field in self._fields}
+        return self._known_standings[blocks]
 
     def _undecided(self, blocks: int) -> frozenset[Point]:
         """The points with an undecided question, from so many blocks."""
@@ -213,9 +216,7 @@ class BlockPlanner:
 
     def _design(self, points: Collection[Point]) -> Design:
         """Say how long a start and a round of these take; a baseline has both in each chunk that holds it."""
-        present = {point.config for point in points}
-        chunks = self._residence.chunks([config for config in self._plan.configs if config in present])
-        times = Counter(chain.from_iterable(chunks))
+        times = Counter(chain.from_iterable(self._residence.chunks(points)))
         starts_s, round_s = 0.0, 0.0
         for config, number in times.items():
             starts_s += number * (self._estimator.start_s(config.engine) + STOP_S)
@@ -223,7 +224,7 @@ class BlockPlanner:
             number = times[point.config]
             starts_s += number * self._estimator.warm_up_s(point)
             round_s += number * (self._estimator.trial_s(point) + TOUCH_S)
-        return Design(configs=max(len(present), 2), starts_s=starts_s, round_s=max(round_s, 1e-3))
+        return Design(configs=max(len(times), 2), starts_s=starts_s, round_s=max(round_s, 1e-3))
 
 
 def _end_before(block: int, ends_s: Mapping[int, float]) -> float:

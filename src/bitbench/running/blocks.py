@@ -19,10 +19,9 @@ from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords, Writer
 from bitbench.records.quality import QualityRecord
 from bitbench.records.request_rows import RequestParts
-from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.running.loop import THIS_HOST, Schedule, run_study
 from bitbench.running.progress import BlockTask, Progress, Recorded
-from bitbench.running.residence import Residence
 from bitbench.running.runner import StudyRun, refuse_other_facts, refuse_other_study, study_residence
 from bitbench.running.trial import now
 from bitbench.study.plan import Plan, Point
@@ -34,14 +33,12 @@ MACHINE_VARIABLE = "BITBENCH_MACHINE"  # this machine's name in records, where i
 
 
 class OneBlockPlanner:
-    """A `measure.loop.Planner` for one block whose size was decided elsewhere."""
+    """A `running.loop.Planner` for one block whose size was decided elsewhere."""
 
-    def __init__(self, task: BlockTask, estimator: Estimator, residence: Residence) -> None:
-        self._task, self._estimator, self._residence = task, estimator, residence
+    def __init__(self, task: BlockTask, estimator: Estimator) -> None:
+        self._task, self._estimator = task, estimator
 
     def add(self, record: Recorded) -> None:
-        if isinstance(record, TrialRecord):
-            self._residence.add(record)
         if not isinstance(record, QualityRecord):
             self._estimator.add(record)
 
@@ -68,15 +65,14 @@ def measure_block(block: int, study: StudyRun) -> None:
     plan = study.plan if block == 0 else study.plan.model_copy(update={"quality": ()})
     part, machine = replace(study, plan=plan), _machine_name()
     task = BlockTask(block, plan.study.measure.trials.min, frozenset(plan.points))
-    residence = study_residence(plan, study.at)
     with study.folder.writing() as writer, LoadWorkers() as load:
         _refuse_other_blocks(block, study.folder)
         study.begin(writer, name=machine)
         run = replace(part.context(load), quality=part.quality_kits(writer))
         schedule = Schedule(
             plan,
-            lambda _: OneBlockPlanner(task, estimator_of(plan, study.at), residence),
-            residence,
+            lambda _: OneBlockPlanner(task, estimator_of(plan, study.at)),
+            study_residence(plan, study.at),
             study.folder,
             host=machine,
             first_block=block,

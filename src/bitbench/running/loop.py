@@ -56,7 +56,7 @@ class Schedule:
     ) -> None:
         """`host`: the name of this machine in records. `first_block`: other runs measure the blocks before it."""
         self._plan, self._make_planner, self._folder = plan, make_planner, folder
-        self._first_block, self._configs = first_block, plan.configs
+        self._first_block = first_block
         self.residence = residence
         self.host = host
         self.lines = BlockLines(folder)
@@ -70,7 +70,6 @@ class Schedule:
 
     def _begin_with(self, recorded: Sequence[Recorded]) -> None:
         self.trials: list[TrialRecord] = []
-        self._tasks: dict[int, BlockTask] = {}
         self.results = 0  # trials and scores; a start is none
         self.planner = self._make_planner(self.lines)
         self.progress = Progress(self._plan, self.repeatable)
@@ -87,7 +86,6 @@ class Schedule:
         return BlockTask(line.block, line.rounds, frozenset(self._plan.points) - set(line.decided))
 
     def begin(self, task: BlockTask) -> None:
-        self._tasks[task.block] = task
         self.planner.begin(task)
         self.progress.begin(task)
 
@@ -102,6 +100,7 @@ class Schedule:
         self.planner.add(record)
         self.results += not isinstance(record, InstanceRecord)
         if isinstance(record, TrialRecord):
+            self.residence.add(record)
             self.trials.append(record)
 
     def blocks(self) -> Iterator[int]:
@@ -124,13 +123,11 @@ class Schedule:
             block += 1
 
     def next_group(self, block: int) -> Group | None:
-        present = {point.config for point in self._tasks[block].points}
-        chunks = self.residence.chunks([config for config in self._configs if config in present])
-        return self.progress.next_group(block, chunks)
+        return self.progress.next_group(block, self.residence)
 
     def watch_the_clock(self, trial: TrialRecord) -> None:
         """Give a block under way fewer or more rounds where its budget asks for that after a trial."""
-        task = self._tasks[trial.block]
+        task = self.progress.task(trial.block)
         rounds = self.planner.rounds_by_the_clock(task, trial.point, self.progress)
         if rounds != task.rounds:
             self.lines.change_rounds(trial.block, rounds)

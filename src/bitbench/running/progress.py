@@ -9,7 +9,7 @@ from typing import TypeVar
 from bitbench.analysis.ranking import baselines_of
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.running.residence import Chunk
+from bitbench.running.residence import Chunk, Residence
 from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.workload import Workload
 
@@ -77,6 +77,9 @@ class Progress:
     def begin(self, task: BlockTask) -> None:
         """Take note of what a block measures, or of its new number of rounds."""
         self._tasks[task.block] = task
+
+    def task(self, block: int) -> BlockTask:
+        return self._tasks[block]
 
     def add(self, records: Iterable[Recorded]) -> None:
         for record in records:
@@ -173,9 +176,10 @@ class Progress:
         """Return the configs that lack trials in this block, in its order."""
         return [member.config for member in self._members(block)]
 
-    def next_group(self, block: int, chunks: Collection[Chunk]) -> Group | None:
+    def next_group(self, block: int, residence: Residence) -> Group | None:
         """Return the configs of a chunk that lack trials, beside their baseline; None where the block is complete."""
         wanted = {member.config: member for member in self._members(block)}
+        chunks = residence.chunks(self._tasks[block].points)
         for chunk in self._shuffled(chunks, block, "chunks"):
             if not wanted.keys().isdisjoint(chunk):
                 members = [member for config, member in wanted.items() if config in chunk]
@@ -189,15 +193,8 @@ class Progress:
             baseline = None
         elif all(member.config != baseline for member in members):
             asked = {workload.name for member in members for workload in member.workloads}
-            beside = self._member(
-                baseline,
-                block,
-                [
-                    point
-                    for point in self._points[baseline]
-                    if point.workload in asked and self.accepts_trial(point, block)
-                ],
-            )
+            points = [point for point in self._points[baseline] if point.workload in asked]
+            beside = self._member(baseline, block, [point for point in points if self.accepts_trial(point, block)])
             members = [*members, beside] if beside.workloads else members
         return Group(block=block, members=tuple(members), rounds=self._tasks[block].rounds, baseline=baseline)
 

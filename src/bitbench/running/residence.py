@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from bitbench.analysis.ranking import baselines_of
 from bitbench.ports import Engine
 from bitbench.records.trial import TrialRecord
-from bitbench.study.plan import Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Interleaving
 
 RESIDENT_SHARE = 0.85  # of the available memory: the rest is for the load client, page cache, and the peak of one
@@ -18,6 +18,7 @@ class Residence:
 
     def __init__(self, plan: Plan, engines: Mapping[str, Engine], *, available_bytes: int, on_device: bool) -> None:
         self._schedule = plan.study.measure.schedule
+        self._configs = plan.configs
         self._baselines = baselines_of(plan)
         self._setups = {setup.name: setup for setup in plan.study.engines}
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
@@ -32,11 +33,13 @@ class Residence:
         if peak_bytes is not None:
             self._peaks[config] = max(self._peaks.get(config, 0), peak_bytes)
 
-    def chunks(self, configs: Collection[Config]) -> list[Chunk]:
-        """Cut the configs of each model, in their order, so that the same ones meet in every block."""
+    def chunks(self, points: Collection[Point]) -> list[Chunk]:
+        """Cut the configs of these points by model, in the plan's order, so that the same ones meet in every block."""
+        present = {point.config for point in points}
         of_model: dict[Config | None, list[Config]] = {}
-        for config in configs:
-            of_model.setdefault(self._baselines.get(config), []).append(config)
+        for config in self._configs:
+            if config in present:
+                of_model.setdefault(self._baselines.get(config), []).append(config)
         found: list[Chunk] = []
         for baseline, own in of_model.items():
             found += self._chunks_of_model(baseline, own)

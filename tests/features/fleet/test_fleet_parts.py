@@ -10,11 +10,13 @@ from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.features.fleet.load import ClockComparison
 from bitbench.features.fleet.pace import ClusterPlanner, TimedBlock
 from bitbench.machine.workplace import Workplace
+from bitbench.planning.plan import estimator_of
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
 from bitbench.records.trial import TrialMetrics
 from bitbench.running.progress import BlockTask
+from bitbench.running.runner import study_residence
 from bitbench.util.errors import FleetError, StoreError, UsageError
 from tests.support.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
@@ -77,13 +79,14 @@ def test_block_lines_survive_a_kill(tmp_path: Path) -> None:
 def test_a_budget_keeps_all_nodes_busy_and_ends(tmp_path: Path) -> None:
     plan = planned(budget="100s", starts={"min": 2, "max": 12}, trials={"min": 1, "max": 20}).plan
     lines = BlockLines(StudyFolder(tmp_path))
-    planner = ClusterPlanner(plan, Workplace(), 4, lines)
+    estimator, residence = estimator_of(plan, Workplace()), study_residence(plan, Workplace())
+    planner = ClusterPlanner(plan, estimator, residence, 4, lines)
     tasks = [planner.decide(block) for block in range(8)]
     assert [task.rounds for task in tasks if task] == [20] * 8  # four nodes, two blocks each
     assert planner.seconds() == pytest.approx(50, abs=1)
     for block in range(8):
         lines.end(lines.begin(block, "n", 20, ()), 7, 49.0)
-    assert ClusterPlanner(plan, Workplace(), 4, lines).decide(8) is None  # 2 s are left, and a block took 49
+    assert ClusterPlanner(plan, estimator, residence, 4, lines).decide(8) is None  # 2 s are left, and a block took 49
 
 
 def test_a_block_ends_when_its_share_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

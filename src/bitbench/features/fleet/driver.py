@@ -25,6 +25,7 @@ from bitbench.features.fleet.cluster import (
     require_places,
 )
 from bitbench.features.fleet.pace import ClusterPlanner
+from bitbench.planning.plan import estimator_of
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import Writer
 from bitbench.records.lock import Lock
@@ -125,7 +126,8 @@ class StudyDriver:
         first_open: int | None = None
         for block in count():
             line = schedule.lines.newest.get(block)
-            if line is not None and self._is_left(schedule, line) and block not in under_way:
+            is_left = line is not None and self._is_left(schedule, line)
+            if line is not None and is_left and block not in under_way:
                 if line.host == name:
                     return line
                 if line.host not in names and is_complete:
@@ -138,7 +140,7 @@ class StudyDriver:
                 if task is not None:
                     return schedule.begin_new(task, name)
                 break
-            if first_open is None and self._is_left(schedule, line):
+            if first_open is None and is_left:
                 first_open = block
         if first_open is not None or not self._wanted_quality(schedule):
             return None
@@ -291,10 +293,13 @@ class StudyDriver:
         study = self._study
         study.quality_kits(self._writer)
 
-        def make_planner(lines: BlockLines) -> ClusterPlanner:
-            return ClusterPlanner(study.plan, study.at, max(1, len(self._hosts)), lines)
+        residence = study_residence(study.plan, study.at)
 
-        self._schedule = Schedule(study.plan, make_planner, study_residence(study.plan, study.at), study.folder)
+        def make_planner(lines: BlockLines) -> ClusterPlanner:
+            estimator = estimator_of(study.plan, study.at)
+            return ClusterPlanner(study.plan, estimator, residence, max(1, len(self._hosts)), lines)
+
+        self._schedule = Schedule(study.plan, make_planner, residence, study.folder)
         study.observer.study_started(study.plan, self._schedule.measured)
 
     def _lose(self, host: Host, cause: str, *, for_good: bool = False) -> None:

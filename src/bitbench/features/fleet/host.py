@@ -116,13 +116,10 @@ class BlockHost:
                 timed.add(record)
             progress.begin(timed.task)
 
+        progress.begin(timed.task)
         for trial in order.history:
             add(trial)
-        progress.begin(timed.task)
-        present = {point.config for point in order.task.points}
-        configs = [config for config in run.plan.configs if config in present]
-        block = order.task.block
-        while group := progress.next_group(block, residence.chunks(configs)) or progress.next_quality():
+        while group := progress.next_group(order.task.block, residence) or progress.next_quality():
             results = 0
             for draft in run_group(group, run, progress, logs.new_instance):
                 record = draft if isinstance(draft, InstanceRecord) else draft.record

@@ -9,13 +9,12 @@ from collections import Counter
 from dataclasses import replace
 from math import ceil
 
-from bitbench.machine.workplace import Workplace
-from bitbench.planning.plan import estimator_of
+from bitbench.planning.estimate import Estimator
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.trial import TrialRecord
 from bitbench.running.block_planner import BlockPlanner
 from bitbench.running.progress import BlockTask
-from bitbench.running.runner import study_residence
+from bitbench.running.residence import Residence
 from bitbench.study.plan import Config, Plan, Point
 
 LEAST_WAVES = 2  # so that a study can drop what is decided halfway
@@ -24,8 +23,8 @@ LEAST_WAVES = 2  # so that a study can drop what is decided halfway
 class ClusterPlanner(BlockPlanner):
     """The planner of a study whose blocks run on so many nodes at once."""
 
-    def __init__(self, plan: Plan, workplace: Workplace, nodes: int, lines: BlockLines) -> None:
-        super().__init__(plan, estimator_of(plan, workplace), study_residence(plan, workplace), at_once=nodes)
+    def __init__(self, plan: Plan, estimator: Estimator, residence: Residence, nodes: int, lines: BlockLines) -> None:
+        super().__init__(plan, estimator, residence, at_once=nodes)
         self._nodes, self._lines = nodes, lines
         self._wall_began = time.monotonic() - sum(self._block_seconds()) / nodes
 

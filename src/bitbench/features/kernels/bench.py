@@ -31,7 +31,7 @@ def bench_kernels(
 ) -> KernelSummary:
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
     job = _job(options, home)
-    runner.case_targets(options.against)  # a baseline that nobody offers is named before anything is measured
+    runner.case_targets(options.against)  # refuses an unknown baseline before anything is measured
     python = environment_python(ENVIRONMENT, home)
     run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, options.against)
