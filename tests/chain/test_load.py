@@ -203,16 +203,18 @@ def test_a_plan_says_what_a_search_takes_and_sends_no_trial(null: Endpoint, tmp_
 
 
 @pytest.mark.alone
-def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: Endpoint, tmp_path: Path) -> None:
-    asked = ["--concurrency", "1,16", "--requests", "32", "--trials", "3", "--slo", "latency_p50=150ms"]
-    done = load_all(null, tmp_path / "out", *asked, "--json", *ANSWER, trials=6)
+def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(tmp_path: Path) -> None:
+    """Of 16 in flight, four are served at once: the others wait for three times 0.8 s."""
+    asked = ["--concurrency", "4,16", "--requests", "32", "--trials", "3", "--slo", "latency_p50=1.4s"]
+    with running({**STEADY, "capacity": 4}, tmp_path) as null:
+        done = load_all(null, tmp_path / "out", *asked, "--json", *SHORT_ANSWER, trials=6)
     answer = json.loads(done.stdout)
     jsonschema.validate(answer, answer_schema("load"))
     verdicts = {point["point"]["workload"]: point["objectives"][0]["verdict"] for point in answer["answer"]["points"]}
     assert verdicts["c-16"] == "missed"
-    assert verdicts["c-1"] != "missed"
+    assert verdicts["c-4"] != "missed"
     assert done.returncode == answer["exit_code"] == ExitCode.FAILED
-    assert re.search(r"\bc-16?\b", done.stderr)  # progress
+    assert re.search(r"\bc-(4|16)\b", done.stderr)  # progress
 
 
 def test_a_twice_slower_endpoint_fails_a_gate_on_its_trials(tmp_path: Path) -> None:
