@@ -4,7 +4,7 @@
 set -euo pipefail
 
 vptq=vptq-triton-4096-256,vptq-triton-4096-512,vptq-triton-8192-256,vptq-triton-8192-512
-bitbench kernels --device cuda --shapes seed --batch 1 --cases "$vptq" --against torch-linear --into kernels-vptq
-bitbench report kernels-vptq --format kernel-md
-bitbench kernels --device cuda --shapes seed --batch 1,8,32 --cases torch-int8,torch-int4-g128 --against torch-linear \
+bitbench kernels --device cuda --shapes kernel-table --batch 1 --cases "$vptq" --against torch-linear --into kernels-vptq
+bitbench report kernels-vptq --format markdown-kernels
+bitbench kernels --device cuda --shapes kernel-table --batch 1,8,32 --cases torch-int8,torch-int4-g128 --against torch-linear \
   --into kernels-torch

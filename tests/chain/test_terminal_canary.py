@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     **{f"report: {form}": ("report", "records", "--format", form) for form in formats()},
     "report: unknown format": ("report", "records", "--format", CANARY),
     "report: missing": ("report", NAMED),
-    "report: kernel-md": ("report", "kernels", "--format", "kernel-md"),
+    "report: markdown-kernels": ("report", "kernels", "--format", "markdown-kernels"),
     "recommend": ("recommend", "records"),
     "recommend: markdown": ("recommend", "records", "--format", "markdown"),
     "recommend: limit": ("recommend", "records", "--slo", CANARY),
@@ -63,7 +63,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "no such option": ("plan", f"--{CANARY}"),
 }
 # That need not repeat what they were given.
-QUIET = {"report: html", "report: profile-md", "quality", "load: model", "query: wrong"}
+QUIET = {"report: html", "report: markdown-profile", "quality", "load: model", "query: wrong"}
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ TOOLS = {
     "llama-bench.json": Tool.LLAMA_BENCH,
     "sglang-serving.jsonl": Tool.SGLANG,
     "vllm-serve-1.json": Tool.VLLM,
-    "seed-backends.md": Tool.VENDOR_TABLE,
-    "seed-grids.rst": Tool.VENDOR_TABLE,
-    "seed-runs.md": Tool.VENDOR_TABLE,
+    "published-backends.md": Tool.PUBLISHED_TABLE,
+    "published-grids.rst": Tool.PUBLISHED_TABLE,
+    "published-runs.md": Tool.PUBLISHED_TABLE,
 }
 TENSORS = {"model.layers.0.up.weight": ("BF16", (8, 6)), "norm": ("I32", (3,)), "scalar": ("I8", ())}
 MOST_SECONDS = 5.0  # of the processor

@@ -1,4 +1,4 @@
-"""`bitbench kernels --quick` with real torch: the seed's table, and how fast VPTQ is where a speed is claimed.
+"""`bitbench kernels --quick` with real torch: the published table, and how fast VPTQ is where a speed is claimed.
 
 Needs: bitbench env create transformers.
 """
@@ -42,7 +42,7 @@ CLAIMS = {"avx512vbmi": 0.6, "avx512": 1.0, "avx2": 1.0}
 LOOKS = 3  # other work may spoil one of them
 
 
-def test_a_quick_look_has_the_seeds_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_look_has_the_published_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = bitbench(capsys, "kernels", "--quick", "--into", str(tmp_path))
     assert said.exit_code == 0, said.err
     written = (tmp_path / "kernels.md").read_text(encoding="utf-8")

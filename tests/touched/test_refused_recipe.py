@@ -15,7 +15,7 @@ from tests.forked import bitbench_process
 STUDY = """
 name: refused
 models: [smollm2-135m]
-recipes: [w8a16-rtn]
+recipes: [w3a16-rtn]
 engines: [{engine: vllm, args: {enforce-eager: true}}]
 workloads: [{name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}]
 measure: {starts: 1, trials: 1}

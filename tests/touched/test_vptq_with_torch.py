@@ -1,4 +1,4 @@
-"""The VPTQ kernel in the environment that has torch: its tensors in place, its threads, the seed's numbers of columns.
+"""The VPTQ kernel in the environment that has torch: its tensors in place, its threads, published widths.
 
 Needs: bitbench env create transformers.
 """
@@ -122,7 +122,7 @@ def in_torch(script: str, asked: object = None) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_the_error_is_below_the_promise_for_all_inputs_of_the_seed_and_odd_ones() -> None:
+def test_the_error_is_below_the_promise_for_all_published_inputs_and_odd_ones() -> None:
     worst = in_torch(ERRORS, [*SEED_INPUTS, 1, 63, 1000, 3001])
     assert 0 < worst["16"] < 2e-4
     assert 0 < worst["8"] < 0.02

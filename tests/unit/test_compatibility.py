@@ -172,19 +172,20 @@ def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | 
 
 
 def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:
-    plan = plan_of("bf16", "w8a8-rtn", "w8a16-rtn", "w8a8-sparse-smooth-gptq", "torchao-int8wo")
+    plan = plan_of("bf16", "w8a8-rtn", "w3a16-rtn", "w8a16-rtn", "w8a8-sparse-smooth-gptq", "torchao-int8wo")
     tried = {config.name for config in plan.configs}
     assert tried == {
-        "m/bf16 @ vllm", "m/w8a8-rtn @ vllm", "m/w8a16-rtn @ vllm", "m/w8a8-sparse-smooth-gptq @ vllm",
+        "m/bf16 @ vllm", "m/w8a8-rtn @ vllm", "m/w3a16-rtn @ vllm", "m/w8a8-sparse-smooth-gptq @ vllm",
         "m/bf16 @ transformers", "m/torchao-int8wo @ transformers",
     }  # fmt: skip
     reasons = {refusal.point.name: refusal.reason for refusal in plan.refusals}
-    assert len(reasons) == 4 * 2
+    assert len(reasons) == 6 * 2
+    assert "uint8b128" in reasons["m/w8a16-rtn @ vllm · base"]
     assert "computes in bf16" in reasons["m/w8a8-rtn @ transformers · base"]
     assert "unquantized" in reasons["m/torchao-int8wo @ vllm · base"]
     expected = {one.config.name: one.verdict for one in plan.expectations}
     assert expected == {
-        "m/w8a16-rtn @ vllm": Support.DOES_NOT_RUN,
+        "m/w3a16-rtn @ vllm": Support.DOES_NOT_RUN,
         "m/w8a8-sparse-smooth-gptq @ vllm": Support.RUNS_WITHOUT_SPEEDUP,
         "m/torchao-int8wo @ transformers": Support.RUNS_WITHOUT_SPEEDUP,
     }
@@ -212,13 +213,13 @@ def test_the_engines_of_a_recipe_on_an_unknown_gpu_are_unknown(capsys: pytest.Ca
 
 def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, highlight=False)
-    plan = plan_of("w8a8-rtn", "w4a16-rtn", "w8a16-rtn")
+    plan = plan_of("w8a8-rtn", "w4a16-rtn", "w3a16-rtn")
     for remark in plan_remarks(plan, plan_labels(plan)):
         console.print(remark)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert [line.partition(":")[0] for line in lines[::2]] == ["refused", "tried once, unsupported is expected"]
-    assert lines[1] == "w8a8-rtn @ transformers, w4a16-rtn @ transformers, w8a16-rtn @ transformers"
-    assert lines[3] == "w8a16-rtn @ vllm"
+    assert lines[1] == "w8a8-rtn @ transformers, w4a16-rtn @ transformers, w3a16-rtn @ transformers"
+    assert lines[3] == "w3a16-rtn @ vllm"
 
 
 def store(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> VariantStore:

@@ -65,7 +65,10 @@ def test_a_plan_says_a_reason_once_and_what_is_long(
     assert "16 of 42 points run in about " in shown
     assert ": at least 18 starts and 32 trials." in shown
     assert "long: " not in shown
-    assert "long: `measure: {budget: 2h}`" in bitbench(capsys, "plan", str(studies / "gpu" / "seed-004-7b.yaml")).out
+    assert (
+        "long: `measure: {budget: 2h}`"
+        in bitbench(capsys, "plan", str(studies / "gpu" / "speed-by-length-7b.yaml")).out
+    )
     quality = bitbench(capsys, "plan", str(studies / "behaviour.yaml")).out
     assert "The quality of 8 configs is measured in about " in quality
 

@@ -146,17 +146,17 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "import: small objects": ("vllm-serve-1.json", _objects),
     "import: many engines of one name": ("llama-bench.json", _many_engines),
     "import: a line of spaces": (
-        "seed-backends.md",
+        "published-backends.md",
         lambda path: path.write_bytes(b"| **Backend** |" + b" " * 10**7 + b"x |\n"),
     ),
     "import: lines of spaces": (
-        "seed-grids.rst",
+        "published-grids.rst",
         lambda path: path.write_text(
             "The environment of the evaluation with vllm is:\n+====\n" + ("-" + " " * 9_000 + "\n") * 500
         ),
     ),
     "import: digits": (
-        "seed-backends.md",
+        "published-backends.md",
         lambda path: path.write_text("| **Backend** | a |\n| **Model** | m |\n| **TTFT** | " + "9" * 9_900 + "x |\n"),
     ),
 }

@@ -148,9 +148,9 @@ def docutils_takes(made: str) -> None:
 
 CHECKS: dict[str, Callable[[str], object]] = {
     Form.CSV: looks_like_csv,
-    "backend-md": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
-    "vendor-md": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
-    "vendor-rst": docutils_takes,
+    "markdown-backends": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
+    "markdown-runs": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
+    "rst-by-length": docutils_takes,
 }
 
 

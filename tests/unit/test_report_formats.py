@@ -83,11 +83,14 @@ def test_an_unknown_form_is_answered_with_the_known_ones(tmp_path: Path, capsys:
 
 def test_kernel_tables_come_from_kernel_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "records.json").write_text(KERNELS.model_dump_json())
-    said = bitbench(capsys, "report", str(tmp_path), "--format", "kernel-md")
+    said = bitbench(capsys, "report", str(tmp_path), "--format", "markdown-kernels")
     assert said.exit_code == 0
     assert "| time (ms) | torch-linear (ms) |" in said.out
     assert " 2.00× [2.00, 2.00] |" in said.out
-    nothing = bitbench(capsys, "report", str(tmp_path / "no"), "--format", "kernel-md")
+    nothing = bitbench(capsys, "report", str(tmp_path / "no"), "--format", "markdown-kernels")
     assert "has no kernel records" in nothing.err
     (tmp_path / "records.json").write_text("{}")
-    assert "cannot be read as kernel records" in bitbench(capsys, "report", str(tmp_path), "--format", "kernel-md").err
+    assert (
+        "cannot be read as kernel records"
+        in bitbench(capsys, "report", str(tmp_path), "--format", "markdown-kernels").err
+    )

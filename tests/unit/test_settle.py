@@ -6,8 +6,8 @@ from bitbench.planning.variants import settle_variants
 from bitbench.study.plan import Expectation, QualityRefusal, Refusal, Support
 from tests.unit.test_compatibility import plan_of
 
-PLAN = plan_of("bf16", "w8a16-rtn")
-MADE = next(one for one in PLAN.variants if one.recipe == "w8a16-rtn")
+PLAN = plan_of("bf16", "w3a16-rtn")
+MADE = next(one for one in PLAN.variants if one.recipe == "w3a16-rtn")
 
 
 def test_a_variant_that_was_made_changes_nothing_but_itself() -> None:

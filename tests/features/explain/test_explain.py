@@ -177,7 +177,7 @@ def test_a_ratio_that_may_be_chance_is_no_title() -> None:
 def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
     folder, file = str(tmp_path / "s"), str(IMPORTS / "seed-crossing.md")
-    made = bitbench(capsys, "import", file, "--from", "vendor-table", "--starts", "per-run", "--into", folder)
+    made = bitbench(capsys, "import", file, "--from", "published-table", "--starts", "per-run", "--into", folder)
     assert made.exit_code == 0, made.err
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
     assert "# Why `w8a16_awq` is 0.83× as fast as `original` on `high_concurrency`" in page

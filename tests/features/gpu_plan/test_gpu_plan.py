@@ -253,7 +253,7 @@ def test_every_example_is_planned_for_every_class(path: Path, device: str, capsy
 
 @pytest.mark.usefixtures("_fresh")
 def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
-    path = ROOT / "examples" / "gpu" / "seed-002.yaml"
+    path = ROOT / "examples" / "gpu" / "recipes-by-workload.yaml"
     answer = bitbench(capsys, "plan-gpu", str(path), "--device-class", "l4")
     assert answer.exit_code == 0, answer.err
     said = " ".join(answer.out.split())
@@ -287,7 +287,7 @@ def test_the_columns_of_memory_add_up_and_names_break_at_words(
     width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    path = ROOT / "examples" / "gpu" / "seed-002.yaml"
+    path = ROOT / "examples" / "gpu" / "recipes-by-workload.yaml"
     lines = bitbench(capsys, "plan-gpu", str(path), "--device-class", "l4").out.splitlines()
     assert max(map(len, lines[: lines.index("Needed there before `bitbench run`:")])) <= int(width)
     (row,) = [line for line in lines if line.startswith("bf16 @ vllm") and "GiB" in line]

@@ -130,7 +130,7 @@ def test_llama_bench(tmp_path: Path) -> None:
     assert "| Processor                       | AMD Ryzen 7 7800X3D" in report
 
 
-@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.VENDOR_TABLE])
+@pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.PUBLISHED_TABLE])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
 def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
@@ -219,7 +219,7 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         (Tool.GUIDELLM, "guidellm.json"),
         (Tool.AIPERF, "aiperf.json"),
         (Tool.LLAMA_BENCH, "llama-bench.json"),
-        (Tool.VENDOR_TABLE, "seed-runs.md"),
+        (Tool.PUBLISHED_TABLE, "published-runs.md"),
     ],
 )
 def test_the_study_file_of_an_import_can_be_read(tmp_path: Path, tool: Tool, name: str) -> None:

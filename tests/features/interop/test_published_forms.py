@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from bitbench.api.results import study_text
 from bitbench.features.interop import forms, rst
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.readers import vendor_backends
+from bitbench.features.interop.readers import published_backends
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.features.interop.rst import escape_rst, rst_grid_table
 from bitbench.features.interop.words import imported_section
@@ -21,7 +21,7 @@ from bitbench.reports.document.markdown import markdown_section_parts
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import ImportedFile, ImportSource
 from tests.command_line import bitbench
-from tests.features.interop.test_import_seeds import DATA
+from tests.features.interop.test_import_published import DATA
 from tests.support.eight_configs import eight_configs
 from tests.support.reported_studies import HOSTILE, demo_report, hostile_report, reported
 
@@ -53,7 +53,7 @@ def points_of(one: Element) -> list[list[str]]:
 
 
 def test_rst_is_valid_and_has_every_point_with_its_reason(demo: StudyReport) -> None:
-    tree = parsed(study_text(demo, "vendor-rst"))
+    tree = parsed(study_text(demo, "rst-by-length"))
     tables = [points_of(one) for one in tree.findall(table)]
     assert len(tables) == 2  # one engine kind, two batch sizes
     header, *rows = tables[0]
@@ -67,7 +67,7 @@ def test_rst_is_valid_and_has_every_point_with_its_reason(demo: StudyReport) -> 
 
 
 def test_rst_is_valid_whatever_the_names_are(hostile: StudyReport) -> None:
-    tree = parsed(study_text(hostile, "vendor-rst"))
+    tree = parsed(study_text(hostile, "rst-by-length"))
     text = tree.astext()
     assert '<script>alert("x")</script>' in text  # as text, which is what it is
     assert "a|b" in text
@@ -91,8 +91,8 @@ def test_rst_text_is_only_text(text: str) -> None:
 
 
 def test_the_markdown_of_runs_can_be_imported_again(demo: StudyReport, tmp_path: Path) -> None:
-    (tmp_path / "out.md").write_text(study_text(demo, "vendor-md"), encoding="utf-8")
-    folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
+    (tmp_path / "out.md").write_text(study_text(demo, "markdown-runs"), encoding="utf-8")
+    folder = import_files([tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
     again = StudyReport(folder, default_home()).summary
     known = {(point.point.config.name, point.point.workload): point.metrics for point in demo.summary.points}
     assert len(again.points) == 6
@@ -103,7 +103,7 @@ def test_the_markdown_of_runs_can_be_imported_again(demo: StudyReport, tmp_path:
 
 
 def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyReport) -> None:
-    text = study_text(demo, "vendor-md")
+    text = study_text(demo, "markdown-runs")
     assert "## Configuration: batch_size=1, input_len=128, output_len=64 (`interactive`)" in text
     assert "Memory peak (MiB)" in text
     assert "Quality: not measured." in text
@@ -115,8 +115,8 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyReport
 
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
-    text = study_text(imported(folder), "vendor-md")
+    folder = import_files([DATA / "published-runs.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
+    text = study_text(imported(folder), "markdown-runs")
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
         line.split("**")[1].replace("\\", ""): line.split("**")[0].strip("- ")
@@ -131,7 +131,7 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
 
 
 def test_backends_have_their_kernel_beside_their_times(demo: StudyReport) -> None:
-    text = study_text(demo, "backend-md")
+    text = study_text(demo, "markdown-backends")
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")}
     assert "CPUInt8ScaledMMLinearKernel" in lines["**Kernel**"]
     assert "] ms |" in " ".join(lines["**TTFT**"].split())
@@ -139,10 +139,12 @@ def test_backends_have_their_kernel_beside_their_times(demo: StudyReport) -> Non
 
 
 def test_backends_can_be_imported_again(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "once")
+    folder = import_files(
+        [DATA / "published-backends.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "once"
+    )
     once = imported(folder)
-    (tmp_path / "out.md").write_text(study_text(once, "backend-md"))
-    second = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
+    (tmp_path / "out.md").write_text(study_text(once, "markdown-backends"))
+    second = import_files([tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
     again = StudyReport(second, default_home()).summary
     for metric in ("ttft_s", "tpot_s"):
         before = {point.point.config.engine: point.metrics[metric].value for point in once.summary.points}
@@ -151,7 +153,7 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
 
 
 def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: StudyReport) -> None:
-    reading = vendor_backends.read(study_text(demo, "backend-md"))
+    reading = published_backends.read(study_text(demo, "markdown-backends"))
     known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
     last = demo.summary.rankings[-1].workload
     for point in demo.summary.points_of(last):
@@ -159,7 +161,7 @@ def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: StudyReport
         assert known[point.point.config.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
 
 
-@pytest.mark.parametrize("form", ["vendor-md", "backend-md"])
+@pytest.mark.parametrize("form", ["markdown-runs", "markdown-backends"])
 def test_names_do_no_harm_in_markdown(hostile: StudyReport, form: str) -> None:
     text = study_text(hostile, form)
     html = MarkdownIt("commonmark").enable("table").render(text)
@@ -170,15 +172,17 @@ def test_names_do_no_harm_in_markdown(hostile: StudyReport, form: str) -> None:
 
 
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = import_files([DATA / "seed-grids.rst"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "study")
-    said = bitbench(capsys, "report", str(folder.path), "--format", "vendor-rst")
+    folder = import_files(
+        [DATA / "published-grids.rst"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "study"
+    )
+    said = bitbench(capsys, "report", str(folder.path), "--format", "rst-by-length")
     parsed(said.out)
     assert "gpu\\_memory\\_utilization=1.0" in said.out  # a setting as a column
 
 
 def test_models_stand_apart_in_the_markdown_of_runs() -> None:
     study = reported(*eight_configs(("m-7b", "tiny-2m")))
-    assert "(`c1`), `tiny-2m`" in study_text(study, "vendor-md")
+    assert "(`c1`), `tiny-2m`" in study_text(study, "markdown-runs")
 
 
 def test_an_import_names_its_files_and_what_was_assumed(demo: StudyReport) -> None:

@@ -77,8 +77,8 @@ def no_model(name: str) -> Path:
 
 
 def test_the_seed_has_thirty_shapes_and_a_quick_look_fewer() -> None:
-    assert len(kernel_runner_shapes("seed", no_model, quick=False)) == 30
-    assert len(kernel_runner_shapes("seed", no_model, quick=True)) == 2
+    assert len(kernel_runner_shapes("kernel-table", no_model, quick=False)) == 30
+    assert len(kernel_runner_shapes("kernel-table", no_model, quick=True)) == 2
 
 
 def test_shapes_are_in_by_out_each_once() -> None:

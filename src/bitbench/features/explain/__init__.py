@@ -32,7 +32,7 @@ FEATURE = Feature(
     ),
     offers={
         "after_trials": {"profile": ".profile_run:run_profiles"},
-        "formats": {"profile-md": ".profile_words:profile_markdown"},
+        "formats": {"markdown-profile": ".profile_words:profile_markdown"},
         "python": {"Explanation": ".types:Explanation", "explain": ".explanation:explain"},
     },
 )

@@ -18,9 +18,9 @@ FEATURE = Feature(
     ),
     offers={
         "formats": {
-            "vendor-md": ".forms:vendor_markdown",
-            "vendor-rst": ".forms:vendor_rst",
-            "backend-md": ".forms:markdown_by_backend",
+            "markdown-runs": ".forms:markdown_runs",
+            "rst-by-length": ".forms:rst_by_length",
+            "markdown-backends": ".forms:markdown_backends",
         }
     },
 )

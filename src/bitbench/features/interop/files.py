@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from bitbench.features.interop.readers import vendor_table
+from bitbench.features.interop.readers import published_table
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     ImportedStarts,
@@ -35,7 +35,7 @@ from bitbench.util.version import __version__
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    reading = vendor_table.read(text) if tool is Tool.VENDOR_TABLE else read_tool_results(tool.value, text)
+    reading = published_table.read(text) if tool is Tool.PUBLISHED_TABLE else read_tool_results(tool.value, text)
     if not reading.runs:
         raise ImportFileError("it contains no runs")
     return reading

@@ -1,8 +1,7 @@
-"""The forms in which others publish benchmark records: `vendor-md` and `backend-md`, Markdown; `vendor-rst`,
-reStructuredText.
+"""The forms in which others publish benchmark records: `markdown-runs`, `markdown-backends` and `rst-by-length`.
 
 The texts are in `templates/`; the tables are made here. Whatever a template prints is escaped by the one writer of its
-form. What `bitbench import --from vendor-table` reads keeps its layout.
+form. What `bitbench import --from published-table` reads keeps its layout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +85,7 @@ FIGURES = {
 }
 
 
-def vendor_markdown(of: StudyReport) -> str:
+def markdown_runs(of: StudyReport) -> str:
     """Runs by configuration: a section for each, with every run in it."""
     functions = {
         "figure": _figure,
@@ -96,14 +95,12 @@ def vendor_markdown(of: StudyReport) -> str:
         "source": conditions_source_phrase,
     }
     host = Markup("\n\n".join(markdown_section_parts(host_section(of.records.lock))))
-    return _markdown(
-        "vendor.md", of, _runs_table, figures=FIGURES, host=host, not_run=_not_run(of.summary), **functions
-    )
+    return _markdown("runs.md", of, _runs_table, figures=FIGURES, host=host, not_run=_not_run(of.summary), **functions)
 
 
-def markdown_by_backend(of: StudyReport) -> str:
+def markdown_backends(of: StudyReport) -> str:
     """A column for each config: its version, its kernel, its times."""
-    return _markdown("backend.md", of, _backends_table)
+    return _markdown("backends.md", of, _backends_table)
 
 
 def _markdown(
@@ -277,7 +274,7 @@ class _Row:
         return f"{self.model} ({self.setup.engine}), batch size {size}, {tokens} tokens generated"
 
 
-def vendor_rst(of: StudyReport) -> str:
+def rst_by_length(of: StudyReport) -> str:
     """Speed and memory by model and engine. A point that did not run has its row and its reason."""
     summary, lock = of.summary, of.records.lock
     versions = dict.fromkeys(
@@ -291,7 +288,7 @@ def vendor_rst(of: StudyReport) -> str:
         return Markup(rst_grid_table(titles, cells, merged=MERGED))
 
     return _written(
-        "vendor.rst",
+        "by_length.rst",
         _rst,
         of,
         heading=lambda mark, *parts: Markup(rst_heading(_rst(say(*parts)), mark)),

@@ -7,7 +7,7 @@ FEATURE = Feature(
     commands=(Command("kernels", ".command:kernels", "Time quantized kernels against torch and the roofline."),),
     offers={
         "environments": {"triton": ".environment:TRITON"},
-        "formats": {"kernel-md": ".bench:kernel_markdown"},
+        "formats": {"markdown-kernels": ".bench:kernel_markdown"},
         "kernel_cases": {
             "torch-linear": ".torch_cases:TorchLinear",
             "torch-linear-f32": ".torch_cases:TorchLinearFloat32",

@@ -21,8 +21,8 @@ from bitbench.util.files import SafeFolder
 def kernels(
     *,
     shapes: Annotated[
-        str, typer.Option("--shapes", help="seed (30 of a published table), model:NAME, or KxN,… (inputs x outputs).")
-    ] = "seed",
+        str, typer.Option("--shapes", help="kernel-table (its 30 shapes), model:NAME, or KxN,… (inputs x outputs).")
+    ] = "kernel-table",
     batch: Annotated[str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")] = "1",
     against: Annotated[
         str | None, typer.Option("--against", help="Baseline cases [default: torch-linear,torch-mv].")
@@ -42,7 +42,7 @@ def kernels(
     """Time quantized kernels against torch and the roofline.
 
     Each case is checked against double precision before it is timed. Writes DIR/kernels.md and
-    DIR/records.json. `bitbench report DIR --format kernel-md` rebuilds the table from the records.
+    DIR/records.json. `bitbench report DIR --format markdown-kernels` rebuilds the table from the records.
     """
     console = Terminal(stderr=True)
     options = KernelOptions(

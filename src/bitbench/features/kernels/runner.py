@@ -46,14 +46,14 @@ def native_module() -> str | None:
 
 SEED_INPUTS = (1024, 2048, 4096, 8192, 16384)
 SEED_OUTPUTS = (1024, 4096, 8192, 14336, 28672, 53248)
-QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))  # of the seed's, for a look or for CI
+QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))  # of the kernel table's, for a look or for CI
 
 _PAIR = re.compile(r"(\d+)x(\d+)")
 
 
 def kernel_runner_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool) -> tuple[KernelShape, ...]:
-    """`seed`, `model:ID` or `KxN,KxN` (in_features x out_features); raises KernelError for anything else."""
-    if text == "seed":
+    """Read `kernel-table`, `model:ID` or `KxN,KxN` (inputs x outputs). Raises KernelError for anything else."""
+    if text == "kernel-table":
         return QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
     kind, _, name = text.partition(":")
     if kind == "model" and name:
@@ -62,7 +62,7 @@ def kernel_runner_shapes(text: str, model_folder: Callable[[str], Path], *, quic
     shapes = [KernelShape(int(pair[1]), int(pair[2])) for pair in pairs if pair]
     if len(shapes) != len(pairs) or any(min(shape.in_features, shape.out_features) == 0 for shape in shapes):
         raise KernelError(
-            f"{text!r} is not a set of shapes; use seed, model:ID, or IN_FEATURESxOUT_FEATURES such as 4096x4096"
+            f"{text!r} is not a set of shapes; use kernel-table, model:ID, or INPUTSxOUTPUTS such as 4096x4096"
         )
     return tuple(dict.fromkeys(shapes))
 
@@ -106,9 +106,9 @@ BRIEF = Effort(passes=1, point_s=1.0, least_rounds=7, most_rounds=60)
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed."""
+    """`shapes` is `kernel-table`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed."""
 
-    shapes: str = "seed"
+    shapes: str = "kernel-table"
     batches: tuple[int, ...] = (1,)
     against: tuple[str, ...] = BASELINES
     cases: tuple[str, ...] | None = None

@@ -25,7 +25,7 @@ class ImportFileError(BitbenchError):
 class Tool(StrEnum):
     """As `bitbench import --from` spells it."""
 
-    VENDOR_TABLE = "vendor-table"  # tables as vendors and projects publish them beside their models
+    PUBLISHED_TABLE = "published-table"  # tables as vendors and projects publish them beside their models
     SGLANG = "sglang"
     VLLM = "vllm"
     GUIDELLM = "guidellm"

@@ -38,7 +38,7 @@ _FIELDS = {
 SHOWN_REPEATS = 2  # examples in a note
 
 
-def has_vendor_runs(text: str) -> bool:
+def matches(text: str) -> bool:
     return any(map(_CONFIGURATION.match, _SECTION.split(text)))
 
 

@@ -20,7 +20,7 @@ _UNCERTAINTY = re.compile(r"± [\d.,]+|\[[^]]*\]")
 _BACKEND = re.compile(r"^(.*\S)\s*\((.+)\)$")  # `vLLM (Marlin)`
 
 
-def has_vendor_backends(text: str) -> bool:
+def matches(text: str) -> bool:
     return "**Backend**" in text
 
 

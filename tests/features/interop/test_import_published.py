@@ -20,19 +20,19 @@ DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 def imported(
     name: str, into: Path, starts: ImportedStarts = ImportedStarts.PER_FILE
 ) -> tuple[StudyFolder, StudySummary, str]:
-    folder = import_files([DATA / name], Tool.VENDOR_TABLE, starts, into)
+    folder = import_files([DATA / name], Tool.PUBLISHED_TABLE, starts, into)
     report = StudyReport(folder, default_home()).write()
     return folder, StudyReport(folder, default_home()).summary, report.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySummary, str]:
-    return imported("seed-runs.md", tmp_path_factory.mktemp("runs") / "out")
+    return imported("published-runs.md", tmp_path_factory.mktemp("runs") / "out")
 
 
 @pytest.fixture(scope="module")
 def separate(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySummary, str]:
-    return imported("seed-runs.md", tmp_path_factory.mktemp("separate") / "out", ImportedStarts.PER_RUN)
+    return imported("published-runs.md", tmp_path_factory.mktemp("separate") / "out", ImportedStarts.PER_RUN)
 
 
 Imported = tuple[StudyFolder, StudySummary, str]
@@ -106,7 +106,7 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, separate: I
 
 
 def test_backends(tmp_path: Path) -> None:
-    folder, summary, report = imported("seed-backends.md", tmp_path / "out")
+    folder, summary, report = imported("published-backends.md", tmp_path / "out")
     figures = {
         point.point.config.engine: (point.metrics["ttft_s"].value, point.metrics["tpot_s"].value)
         for point in summary.points
@@ -121,7 +121,7 @@ def test_backends(tmp_path: Path) -> None:
 
 
 def test_grids(tmp_path: Path) -> None:
-    _, summary, report = imported("seed-grids.rst", tmp_path / "out")
+    _, summary, report = imported("published-grids.rst", tmp_path / "out")
     assert "72B (vLLM): 4 rows (input length 30720) are printed twice; they are kept once." in report
     assert {len(point.runs) for point in summary.points} == {1}
     by_name = {point.point.name: point.metrics for point in summary.points}
@@ -144,23 +144,23 @@ def test_grids(tmp_path: Path) -> None:
 
 
 def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:
-    _, summary, _ = imported("seed-backends.md", tmp_path / "out")
+    _, summary, _ = imported("published-backends.md", tmp_path / "out")
     study = summary.study.model_copy(update={"engines": ()})
     with pytest.raises(StudyFileError, match="can be reported, not run"):
         plan_study_points(study, {}, lambda *_: pytest.fail("there is nothing to resolve"), "cpu")
 
 
 def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
-    imported("seed-runs.md", tmp_path / "out")
+    imported("published-runs.md", tmp_path / "out")
     before = (tmp_path / "out" / "trials.jsonl").read_bytes()
     with pytest.raises(StoreError, match="already contains a study"):
-        imported("seed-backends.md", tmp_path / "out")
+        imported("published-backends.md", tmp_path / "out")
     assert (tmp_path / "out" / "trials.jsonl").read_bytes() == before
 
 
 def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = bitbench(
-        capsys, "import", str(DATA / "seed-runs.md"), "--from", "vendor-table", "--into", str(tmp_path / "out")
+        capsys, "import", str(DATA / "published-runs.md"), "--from", "published-table", "--into", str(tmp_path / "out")
     )
     assert said.exit_code == 0
     assert "Assumed: each file is one start of the engine" in " ".join(said.out.split())
@@ -169,6 +169,6 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     missing = bitbench(capsys, "import", str(tmp_path / "no"), "--from", "vllm")
     assert missing.exit_code == ExitCode.REFUSED
     assert "cannot be read: No such file" in missing.err
-    wrong = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "guidellm")
+    wrong = bitbench(capsys, "import", str(DATA / "published-runs.md"), "--from", "guidellm")
     assert wrong.exit_code == ExitCode.REFUSED
     assert "is not JSON" in wrong.err

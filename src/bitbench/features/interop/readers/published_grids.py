@@ -40,7 +40,7 @@ class _Text:
     throughput: tuple[int | None, int | None]  # tokens in and out of the throughput script
 
 
-def has_vendor_grids(text: str) -> bool:
+def matches(text: str) -> bool:
     return "+====" in text
 
 

@@ -1,12 +1,12 @@
 """Benchmark records as people publish them, in Markdown or reStructuredText; the content says which form it is."""
 
-from bitbench.features.interop.readers import vendor_backends, vendor_grids, vendor_runs
+from bitbench.features.interop.readers import published_backends, published_grids, published_runs
 from bitbench.features.interop.readers.reading import ImportFileError, Reading
 
 FORMS = (
-    (vendor_runs.has_vendor_runs, vendor_runs.read),
-    (vendor_backends.has_vendor_backends, vendor_backends.read),
-    (vendor_grids.has_vendor_grids, vendor_grids.read),
+    (published_runs.matches, published_runs.read),
+    (published_backends.matches, published_backends.read),
+    (published_grids.matches, published_grids.read),
 )
 LONGEST_LINE = 10_000  # characters; a table that people read has a few hundred
 
