@@ -34,7 +34,8 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     if not torch.accelerator.is_available():
         _leave_memory_unpinned()
     tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
+    computed_in = torch.bfloat16 if torch.accelerator.is_available() or _has_bf16() else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=computed_in, local_files_only=True)
     linearize_moe(model)  # experts become linear layers, which alone are rounded
     modifiers = [MODIFIERS[step["step"]](step) for step in job["steps"]]
     report_parts(reports)
@@ -48,6 +49,7 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
         options = {"dataset": loader, "num_calibration_samples": len(samples), "max_seq_length": job["tokens"]}
     oneshot(model=model, processor=tokenizer, recipe=modifiers, **options)
     reports.send("stage", name="writing the checkpoint")
+    model.to(torch.bfloat16)
     model.save_pretrained(job["checkpoint"], save_compressed=True)
     tokenizer.save_pretrained(job["checkpoint"])
     return {
@@ -58,6 +60,11 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
         "unreached": sorted(unreached),
         "rounded_instead": [name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])],
     }
+
+
+def _has_bf16() -> bool:
+    """Return whether this processor has bf16 instructions. Without them, calibration takes several times as long."""
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
 
 
 def _smoothquant_of(step: Json) -> Any:
