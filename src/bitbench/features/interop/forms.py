@@ -4,14 +4,14 @@ The texts are in `templates/`; the tables are made here. Whatever a template pri
 form. What `bitbench import --from published-table` reads keeps its layout.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ranking, StudySummary
 from bitbench.features.interop.rst import escape_rst, rst_grid_table, rst_heading
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import Outcome
@@ -26,6 +26,7 @@ from bitbench.reports.document.numbers import (
     quantity,
     quantity_unit,
     shown,
+    spread_quantity,
     starts_and_trials,
 )
 from bitbench.reports.document.words import (
@@ -125,19 +126,31 @@ def _markdown(
     )
 
 
-def _quality_column(summary: StudySummary, config_of: Callable[[Item], Config]) -> ColumnOf[Item] | None:
+@dataclass(frozen=True)
+class _Quality:
     """The first of PREFERRED, or of what else was measured, that any config has."""
-    estimates = {row.config: row.estimates for row in summary.quality}
-    keys = dict.fromkeys((*PREFERRED, *summary.quality_definitions))
-    key = next((key for key in keys if any(key in known for known in estimates.values())), None)
-    if key is None:
+
+    definition: MetricDefinition
+    estimates: Mapping[Config, Estimate]
+
+    @classmethod
+    def of(cls, summary: StudySummary) -> "_Quality | None":
+        for key in dict.fromkeys((*PREFERRED, *summary.quality_definitions)):
+            known = {row.config: row.estimates[key] for row in summary.quality if key in row.estimates}
+            if known:
+                return cls(summary.quality_definitions[key], known)
         return None
-    definition = summary.quality_definitions[key]
 
-    def quality_of(item: Item) -> Quantity | None:
-        return estimated(estimates.get(config_of(item), {}).get(key), definition)
+    def quantity(self, config: Config) -> Quantity | None:
+        return estimated(self.estimates.get(config), self.definition)
 
-    return number_column(definition.label, quantity_unit(definition), quality_of)
+
+def _quality_column(summary: StudySummary, config_of: Callable[[Item], Config]) -> ColumnOf[Item] | None:
+    quality = _Quality.of(summary)
+    if quality is None:
+        return None
+    unit = quantity_unit(quality.definition)
+    return number_column(quality.definition.label, unit, lambda item: quality.quantity(config_of(item)))
 
 
 def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
@@ -230,10 +243,22 @@ def _facts(
     yield "Kernel", texts("kernels")
     for title, metric in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
         yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
+    ready = [known[config].ready_s if config in known else None for config in configs]
+    yield "Start to ready", [spread_quantity(time, Unit.SECONDS) for time in ready]
+    memory = ranked.ranked_memory_metric(summary)
+    yield "Memory peak", [spread_quantity(point.metrics.get(memory), Unit.BYTES) for point in points]
+    quality = _Quality.of(summary)
+    if quality is not None:
+        yield f"Quality: {quality.definition.name}", [quality.quantity(config) for config in configs]
     times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
     yield "Starts / trials", [starts_and_trials(time) if time else None for time in times]
     places = [ranked.rank_text(ranked.ranked_entry(ranking, config)) for config in configs]
     yield f"Rank by {summary.definitions[ranking.metric].name}", list(places)
+    if ranking.baseline is not None:
+        yield (
+            "Speed-up",
+            [ranked.ranked_versus_baseline(ranking, ranked.ranked_entry(ranking, config)) for config in configs],
+        )
     if any(point.failures for point in points):
         yield "Failed", [ranked.ranked_point_outcomes(point) or "no" for point in points]
 
