@@ -281,16 +281,6 @@ def test_the_gallery_is_checked_and_written_again(
     assert run(gallery, "--check") == 0
 
 
-def test_a_published_study_for_the_gallery(
-    loaded: Loaded, run: Run, study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    script = loaded("gallery_published")
-    monkeypatch.setattr(script, "GALLERY", tmp_path)
-    shutil.copytree(study, tmp_path / "cpu-shootout")
-    run(script)
-    assert (tmp_path / "cpu-shootout.tar.gz").stat().st_size > 0
-
-
 def test_the_load_example_replaces_what_a_page_shows(
     loaded: Loaded, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
