@@ -26,12 +26,12 @@ def make_report_files(document: Document, study_folder: Path) -> Path:
     shown = frozenset(name.removeprefix(f"{FIGURES}/") for name in texts)
     files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, shown)
     for name, text in texts.items():
-        written = files.write(f"{REPORT}/{name}", text)
-    return written  # report.md comes last
+        files.write(f"{REPORT}/{name}", text)
+    return study_folder / REPORT / TEXT
 
 
 def report_texts(document: Document) -> dict[str, str]:
-    """Return the figures, if the extra `figures` is installed, then report.md; each by its place in report/."""
+    """Return report.md, and its figures if the extra `figures` is installed, by their places in report/."""
     can_draw = can_draw_files()
     figures = list(report_file_figures(document)) if can_draw else []
     texts = {f"{FIGURES}/{figure.name}.svg": figure_svg(figure) for figure in figures}
