@@ -92,7 +92,7 @@ def test_what_a_block_shares_cancels() -> None:
     ],
 )
 def test_configs_are_found_by_recipe_variant_or_whole_name(before: str, after: str) -> None:
-    (one, _) = compare(SHOOTOUT, variants=(before, after)).points
+    one, *_ = compare(SHOOTOUT, variants=(before, after)).points
     assert one.ratio is not None
     assert one.ratio.interval is not None
     assert one.ratio.interval.low > 1

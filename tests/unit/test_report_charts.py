@@ -144,6 +144,15 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
     ElementTree.fromstring(figure_svg(figure))
 
 
+def test_a_figure_is_drawn_the_same_after_others() -> None:
+    """Vega counts clip paths through all drawings of a process."""
+    summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
+    (figure,) = load_curve_figures(summary, labels_of(summary))
+    drawn = figure_svg(figure)
+    assert 'id="clip1"' in drawn
+    assert figure_svg(figure) == drawn
+
+
 def test_with_eight_configs_every_line_has_its_name() -> None:
     summary = eight_summary()
     (figure,) = load_curve_figures(summary, labels_of(summary))

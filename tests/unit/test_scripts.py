@@ -249,11 +249,11 @@ def test_a_study_comes_into_the_gallery_without_paths_of_this_machine(
 ) -> None:
     gallery = loaded("gallery")
     monkeypatch.setattr(gallery, "GALLERY", tmp_path)
-    monkeypatch.setattr(gallery.bitbench, "report", lambda folder: folder)
     run(gallery, study, "shown")
     assert {path.name for path in (tmp_path / "shown").iterdir()} == {
-        *("lock.json", "study.yaml", "trials.jsonl", "instances.jsonl")
+        *("lock.json", "study.yaml", "trials.jsonl", "instances.jsonl", "report")
     }
+    assert {path.name for path in (tmp_path / "shown" / "report").iterdir()} <= {"report.md", "figures"}
     leaky = Path(shutil.copytree(study, tmp_path / "leaky"))
     (leaky / "study.yaml").write_text("name: /home/somebody/secret\n")
     with pytest.raises(SystemExit, match="/home/somebody/secret"):
@@ -261,14 +261,24 @@ def test_a_study_comes_into_the_gallery_without_paths_of_this_machine(
     assert (tmp_path / "shown" / "study.yaml").read_text() == "name: demo\n"
 
 
-def test_a_published_study_for_the_gallery(
+def test_the_gallery_is_checked_and_written_again(
     loaded: Loaded, run: Run, study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    script = loaded("gallery_published")
-    monkeypatch.setattr(script, "GALLERY", tmp_path)
-    shutil.copytree(study, tmp_path / "cpu-shootout")
-    run(script)
-    assert (tmp_path / "cpu-shootout.tar.gz").stat().st_size > 0
+    gallery = loaded("gallery")
+    monkeypatch.setattr(gallery, "GALLERY", tmp_path)
+    run(gallery, study, "shown")
+    report = tmp_path / "shown" / "report"
+    page = (report / "report.md").read_text()
+    assert run(gallery, "--check") == 0
+    (report / "report.md").write_text(page + "more\n")
+    assert run(gallery, "--check") == 1
+    run(gallery)
+    assert (report / "report.md").read_text() == page
+    (report / "figures").mkdir(exist_ok=True)
+    (report / "figures" / "earlier.svg").write_text("<svg/>")
+    assert run(gallery, "--check") == 1
+    run(gallery)
+    assert run(gallery, "--check") == 0
 
 
 def test_the_load_example_replaces_what_a_page_shows(

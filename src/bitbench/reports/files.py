@@ -21,14 +21,22 @@ _FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+
 def make_report_files(document: Document, study_folder: Path) -> Path:
     """Write index.html, report.md and figures/ into the study's report/, and return the path of report.md."""
     files = SafeFolder(study_folder)
+    texts = report_texts(document)
+    files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle()))
+    shown = frozenset(name.removeprefix(f"{FIGURES}/") for name in texts)
+    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, shown)
+    for name, text in texts.items():
+        files.write(f"{REPORT}/{name}", text)
+    return study_folder / REPORT / TEXT
+
+
+def report_texts(document: Document) -> dict[str, str]:
+    """Return report.md, and its figures if the extra `figures` is installed, by their places in report/."""
     can_draw = can_draw_files()
     figures = list(report_file_figures(document)) if can_draw else []
-    drawings = {figure.name: figure_svg(figure) for figure in figures}
-    files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle()))
-    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(f"{name}.svg" for name in drawings))
-    for name, drawing in drawings.items():
-        files.write(f"{REPORT}/{FIGURES}/{name}.svg", drawing)
-    return files.write(f"{REPORT}/{TEXT}", markdown(document, has_figures=can_draw))
+    texts = {f"{FIGURES}/{figure.name}.svg": figure_svg(figure) for figure in figures}
+    texts[TEXT] = markdown(document, has_figures=can_draw)
+    return texts
 
 
 def report_file_figures(document: Document) -> Iterator[Figure]:

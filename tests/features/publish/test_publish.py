@@ -21,7 +21,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.features.publish.archives import Files, bomb, edited, files_of, forged, write_archive, write_entries
-from tests.gallery import GALLERY, TWINS
+from tests.gallery import TWINS
 from tests.json_answer import read_answer
 from tests.support.study_folders import write_folder
 
@@ -377,11 +377,3 @@ def test_the_check_is_one_document_of_json(twins: Path, capsys: pytest.CaptureFi
     said = bitbench(capsys, "verify", str(twins), "--json")
     assert said.exit_code == ExitCode.DONE
     assert read_answer(said.out, "verify")["answer"]["different_count"] == 0
-
-
-SHIPPED = GALLERY / "cpu-shootout.tar.gz"
-
-
-@pytest.mark.skipif(not SHIPPED.exists(), reason="`scripts/gallery_published` makes it")
-def test_the_published_study_of_the_gallery_can_be_checked() -> None:
-    assert verify_study(SHIPPED).exit_code is ExitCode.DONE

@@ -1,6 +1,7 @@
 """Draws figures as files, with vl-convert of the extra `figures`; a page draws its own without it."""
 
 import json
+import re
 from importlib.util import find_spec
 
 from bitbench.reports.charts.figure import ROWS
@@ -11,6 +12,7 @@ from bitbench.util.errors import StoreError
 
 VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the newest
 WIDTH = 760
+_CLIP = re.compile(r'(id="clip|url\(#clip)(\d+)')
 
 
 def can_draw_files() -> bool:
@@ -25,7 +27,14 @@ def figure_svg(figure: Figure, width: int = WIDTH) -> str:
     import vl_convert
 
     specification = json.dumps(_figure_file_spec(figure, width), sort_keys=True)
-    return str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)) + "\n"
+    return _renumber_clips(str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))) + "\n"
+
+
+def _renumber_clips(svg: str) -> str:
+    """Count a drawing's clip paths from 1. Vega counts through all drawings of a process, so their order would show."""
+    numbers = sorted({int(number) for _, number in _CLIP.findall(svg)})
+    places = {number: place for place, number in enumerate(numbers, start=1)}
+    return _CLIP.sub(lambda found: f"{found[1]}{places[int(found[2])]}", svg)
 
 
 def _figure_file_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:

@@ -1,0 +1,41 @@
+"""What the gallery's records give: Markdown pages with their figures, which are committed, and HTML pages."""
+
+from pathlib import Path
+
+from bitbench.api.results import study_text
+from bitbench.machine.workplace import default_home
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.html import html_page, vega_bundle
+from bitbench.reports.document.model import Document
+from bitbench.reports.files import REPORT, report_texts
+from bitbench.reports.write import StudyReport
+
+GALLERY = Path(__file__).resolve().parents[1] / "examples" / "gallery"
+KERNELS = "markdown-kernels"  # the form of the one page of `bitbench kernels`
+
+
+def study_folders(gallery: Path) -> list[Path]:
+    return sorted(lock.parent for lock in gallery.rglob("lock.json"))
+
+
+def kernel_folders(gallery: Path) -> list[Path]:
+    return sorted(records.parent for records in gallery.rglob("records.json"))
+
+
+def study_texts(folder: Path) -> dict[Path, str]:
+    """Return the Markdown page of a study and the figures that it shows, each by its path."""
+    return {folder / REPORT / name: text for name, text in report_texts(_document(folder)).items()}
+
+
+def kernel_texts(folder: Path) -> dict[Path, str]:
+    """Return the page of a folder that `bitbench kernels` filled, by its path."""
+    return {folder / "kernels.md": study_text(StudyReport(StudyFolder(folder), default_home()), KERNELS)}
+
+
+def study_page(folder: Path) -> str:
+    """Return the report of a study as HTML. Writes nothing."""
+    return html_page(_document(folder), vega_bundle())
+
+
+def _document(folder: Path) -> Document:
+    return StudyReport(StudyFolder.existing(folder), default_home()).document
