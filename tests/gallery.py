@@ -3,4 +3,4 @@
 from pathlib import Path
 
 GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
-TWINS, SHOOTOUT = GALLERY / "twins", GALLERY / "cpu-shootout-avx512"
+TWINS, SHOOTOUT = GALLERY / "twins", GALLERY / "cpu-shootout"

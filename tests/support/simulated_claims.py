@@ -51,7 +51,7 @@ SHIFTS = [
 ]
 # Of workloads, relative to each other: trials of one request vary more than trials of 64.
 SPREADS = [(1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 0.5)]
-# The eight configs of examples/gallery/cpu-shootout with one request at a time; the first is the baseline.
+# The eight configs of examples/cpu-shootout.yaml with one request at a time; the first is the baseline.
 SHOOTOUT = (1.0, 0.92, 0.59, 1.26, 1.35, 1.48, 1.61, 2.28)
 
 

@@ -29,7 +29,7 @@ from tests.gallery import GALLERY
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), GALLERY / "README.md"])
-PICTURED = GALLERY / "cpu-shootout-avx512"
+PICTURED = GALLERY / "cpu-shootout"
 NAMES = sorted(set(re.findall(r"`(bitbench(?:\.\w+)+)`", "\n".join(path.read_text() for path in DOCUMENTS))))
 
 

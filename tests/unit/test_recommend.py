@@ -424,7 +424,7 @@ def test_a_narrow_terminal_keeps_the_limits(
 
 def test_a_baseline_on_another_engine_comes_with_the_unquantized_model_on_the_same_one() -> None:
     """The same engine's 16 bits say what quantization alone brought."""
-    summary = summarize_records(StudyFolder.existing(GALLERY / "cpu-shootout-avx512").read())
+    summary = summarize_records(StudyFolder.existing(GALLERY / "cpu-shootout").read())
     (one, _) = recommend(summary, Limits()).choices
     known = {judged.config.name: judged for judged in one.judged}
     chosen = known["smollm2-135m/gguf-q8_0 @ llamacpp"]
