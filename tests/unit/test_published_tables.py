@@ -13,9 +13,9 @@ PARTS = re.findall(r"<!-- published: (\w+) of ([\w-]+) -->\n(.*?)<!-- end -->", 
 
 
 def recompute(*arguments: Path) -> subprocess.CompletedProcess[str]:
-    """Run the script without the paths on which bitbench lies."""
-    command = [sys.executable, "-I", "-S", ROOT / "scripts" / "recompute", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    """Run the script where no path leads to bitbench or any other package."""
+    command = [sys.executable, "-E", "-S", ROOT / "scripts" / "recompute", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def test_the_page_is_what_the_records_give() -> None:

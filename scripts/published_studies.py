@@ -1,0 +1,495 @@
+"""Tables of studies of the gallery in published forms, and what stands beside them. See `published_tables`."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import (
+    AgainstBaseline,
+    ConfigSummary,
+    Outlier,
+    PointSummary,
+    Ranking,
+    RankingEntry,
+    StudySummary,
+)
+from bitbench.features.interop.forms import DECIMALS, FIGURES
+from bitbench.machine.workplace import default_home
+from bitbench.records.folder import StudyFolder
+from bitbench.records.lock import HostFacts
+from bitbench.reports.document.markdown import markdown_phrase, markdown_table
+from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit
+from bitbench.reports.document.numbers import estimated, plus_minus, spread_quantity, starts_and_trials, times
+from bitbench.reports.document.words import (
+    MAX_TEXT,
+    ColumnOf,
+    joined,
+    listing,
+    name_phrases,
+    number_column,
+    plain_words,
+    plural,
+    ratio_column,
+    say,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import Labels
+from bitbench.reports.sections import ranked
+from bitbench.reports.write import StudyReport
+from bitbench.study.plan import Config
+from bitbench.study.workload import workload_length_text
+
+GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
+
+# The folder of each study in examples/gallery. One that has another name stands in until the study is measured.
+STUDIES = {
+    "recipes-by-workload": "seed-002",
+    "backends": "backends",
+    "speed-by-length": "seed-004",
+}
+NOT_MEASURED = "*Not measured yet.*"
+
+MOST_ROWS = 25
+# Of recipes-by-workload, in this order while the rows fit on a screen: one request, a long prompt, many requests.
+SHOWN_WORKLOADS = ("interactive", "prefill_bound", "base", "base-128")
+REPORT_FORMS = {"speed-by-length": "rst"}  # the published form of the whole table, where the gallery keeps it
+
+
+@cache
+def read_study(section: str) -> StudyReport | None:
+    """Return the study of a section; None while the gallery does not have it."""
+    folder = GALLERY / STUDIES[section]
+    if not (folder / "lock.json").exists():
+        return None
+    return StudyReport(StudyFolder.existing(folder), default_home())
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A config at a workload, with the ranking that it is in."""
+
+    part: StudySummary
+    ranking: Ranking
+    config: Config
+    point: PointSummary | None  # None: refused before it was started
+
+    @property
+    def entry(self) -> RankingEntry | None:
+        return ranked.ranked_entry(self.ranking, self.config)
+
+    @property
+    def runs(self) -> str:
+        return str(len(self.point.runs)) if self.point else "0"
+
+    @property
+    def outliers(self) -> tuple[Outlier, ...]:
+        return self.point.outliers if self.point else ()
+
+    def estimate(self, metric: str) -> Estimate | None:
+        return self.point.metrics.get(metric) if self.point else None
+
+
+def study_rows(summary: StudySummary, wanted_workloads: Sequence[str] | None = None) -> list[PointRow]:
+    """Return the points of some workloads, by default of all; the best of each workload comes first."""
+    rows: list[PointRow] = []
+    for part, ranking in ranked.ranked_parts_by_model(summary):
+        if wanted_workloads is None or ranking.workload in wanted_workloads:
+            rows += ranking_rows(part, ranking)
+    return rows
+
+
+def ranking_rows(part: StudySummary, ranking: Ranking) -> list[PointRow]:
+    """Return the points of a workload, then the variants that no engine of the study took."""
+    points = ranked.ranked_points(part, ranking)
+    rows = [PointRow(part, ranking, point.point.config, point) for point in points]
+    started = {point.point.config.variant for point in part.points}
+    for refusal in part.refusals:
+        config = refusal.point.config
+        if refusal.point.workload == ranking.workload and config.variant not in started:
+            started.add(config.variant)
+            rows.append(PointRow(part, ranking, config, None))
+    return rows
+
+
+def write_recipes_table() -> Iterator[str]:
+    """Yield the runs by workload, in the columns of the record."""
+    report = read_study("recipes-by-workload")
+    if report is None:
+        yield NOT_MEASURED
+        return
+    summary = report.summary
+    labels = Labels.of(summary)
+    notes = Notes.of(summary, labels)
+    rows = study_rows(summary, shown_workloads(summary))
+    yield markdown_table(
+        table(
+            rows,
+            words_column("Workload", lambda row: Name(row.ranking.workload)),
+            words_column("Model", lambda row: Name(labels.name(row.config))),
+            words_column("n", lambda row: row_trials(row, notes)),
+            *(figure_column(title, *FIGURES[title]) for title in FIGURES),
+            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
+        )
+    )
+    yield from below_table("recipes-by-workload", report, notes, len(rows))
+
+
+def write_lengths_table() -> Iterator[str]:
+    """Yield speed and memory by length of the prompt, in the columns of the record."""
+    report = read_study("speed-by-length")
+    if report is None:
+        yield NOT_MEASURED
+        return
+    summary = report.summary
+    labels = Labels.of(summary)
+    notes = Notes.of(summary, labels)
+    memory = ranked.ranked_memory_metric(summary)
+    order = [row.config for row in summary.configs]
+    rows = study_rows(summary)[:MOST_ROWS]
+    rows.sort(key=lambda row: (*row_length_order(row), order.index(row.config)))
+    yield markdown_table(
+        table(
+            rows,
+            words_column("Model", row_model),
+            words_column("Input Length", row_length),
+            words_column("Quantization", lambda row: row.config.variant.rpartition("/")[2]),
+            words_column("Engine", lambda row: row.config.engine),
+            words_column("n", lambda row: row_trials(row, notes)),
+            figure_column("Speed", "output_throughput", "tokens/s"),
+            number_column("Memory", "GB", lambda row: row_gigabytes(row, memory), decimals=DECIMALS),
+            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
+        )
+    )
+    yield from below_table("speed-by-length", report, notes, len(rows))
+
+
+def write_backends_table() -> Iterator[str]:
+    """Yield a column for each backend, as the record has it."""
+    report = read_study("backends")
+    if report is None:
+        yield NOT_MEASURED
+        return
+    summary = report.summary
+    labels = Labels.of(summary)
+    notes = Notes.of(summary, labels)
+    rows = study_rows(summary)
+    yield markdown_table(
+        table(
+            rows[:MOST_ROWS],
+            words_column("Backend", lambda row: row.config.engine),
+            words_column("Model", lambda row: Name(row.config.variant)),
+            words_column("Workload", lambda row: Name(row.ranking.workload)),
+            words_column("n", lambda row: row_trials(row, notes)),
+            figure_column("TTFT", "ttft_s", "ms", 1000),
+            figure_column("TPOT", "tpot_s", "ms", 1000),
+            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
+        )
+    )
+    yield from below_table("backends", report, notes, len(rows[:MOST_ROWS]))
+
+
+def shown_workloads(summary: StudySummary) -> list[str]:
+    """Return as many workloads as fit on a screen."""
+    known = [ranking.workload for ranking in summary.rankings if ranking.entries]
+    preferred = [name for name in SHOWN_WORKLOADS if name in known] or known
+    rows = len(study_rows(summary, preferred[:1]))
+    return preferred[: max(1, MOST_ROWS // max(rows, 1))]
+
+
+def figure_column(title: str, metric: str, unit: str, factor: float = 1) -> ColumnOf[PointRow]:
+    """Return a column of means and standard deviations, as records print them."""
+
+    def figure(row: PointRow) -> Phrase | None:
+        return mean_and_deviation(row.estimate(metric), factor)
+
+    return number_column(f"{title} ({unit})", Unit.NONE, figure)
+
+
+def mean_and_deviation(estimate: Estimate | None, factor: float = 1) -> Phrase | None:
+    """Return `193.82 ± 6.87`; a single trial has no deviation, and None has nothing."""
+    if estimate is None:
+        return None
+    sd = estimate.basis.trial_sd if estimate.basis else None
+    return plus_minus(rounded(estimate.value * factor), None if sd is None else rounded(sd * factor))
+
+
+def rounded(value: float) -> Quantity:
+    """Return a number with two decimals, as the records have it."""
+    return Quantity(value, decimals=DECIMALS)
+
+
+def row_trials(row: PointRow, notes: "Notes") -> str:
+    """Return starts and trials, or what came of the point with the number of its reason."""
+    speed = row.estimate(row.ranking.metric)
+    if speed is not None:
+        return starts_and_trials(speed)
+    number = notes.number_of(row)
+    outcome = ranked.ranked_point_outcomes(row.point) if row.point else "refused"
+    reason = "" if number is None else f", reason {number}"
+    return f"{outcome or 'not run'}{reason}"
+
+
+def row_ratio(row: PointRow) -> Quantity | str | None:
+    """Return the ratio to the baseline with its interval."""
+    if row.entry is None:
+        return None
+    if row.config == row.ranking.baseline:
+        return "baseline"
+    return times(row.entry.ratio_to_baseline)
+
+
+def row_model(row: PointRow) -> str:
+    """Return the model without the recipe."""
+    return row.config.variant.rpartition("/")[0]
+
+
+def row_length(row: PointRow) -> str:
+    """Return the length of the prompt."""
+    return workload_length_text(row.part.study.workload(row.ranking.workload).input_tokens)
+
+
+def row_length_order(row: PointRow) -> tuple[str, float]:
+    """Sort by model, then by the length of the prompt."""
+    tokens = row.part.study.workload(row.ranking.workload).input_tokens
+    return row_model(row), tokens if isinstance(tokens, int) else float("inf")
+
+
+def row_gigabytes(row: PointRow, metric: str) -> float | None:
+    """Return the memory in units of 10⁹ bytes, as the record has it."""
+    memory = row.estimate(metric)
+    return None if memory is None else memory.value / 1e9
+
+
+def baseline_label(summary: StudySummary, labels: Labels) -> str:
+    """Return what ratios are to: a config, or a recipe where each model has its own."""
+    if summary.baseline is None:
+        return "baseline"
+    if summary.models:
+        return f"{summary.baseline.variant.rpartition('/')[2]} @ {summary.baseline.engine}"
+    return labels.name(summary.baseline)
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Why points of a study have no figures: each reason once, with its number."""
+
+    reasons: tuple[str, ...]
+    sentences: tuple[str, ...]
+
+    @classmethod
+    def of(cls, summary: StudySummary, labels: Labels) -> "Notes":
+        """Collect what the plan refused and what the engines refused, in their own words."""
+        told: dict[str, list[tuple[Config, str]]] = {}
+        for point in summary.points:
+            for group in point.failures:
+                if not ranked.has_ranked_result(summary, point):
+                    told.setdefault(group.failure.cause, []).append((point.point.config, point.point.workload))
+        for refusal in summary.refusals:
+            told.setdefault(refusal.reason, []).append((refusal.point.config, refusal.point.workload))
+        sentences = [reason_sentence(reason, places, labels) for reason, places in told.items()]
+        return cls(tuple(told), tuple(sentences))
+
+    def number_of(self, row: PointRow) -> int | None:
+        """Return the number of the first reason of a point; None if it has none."""
+        if row.point:
+            told = [group.failure.cause for group in row.point.failures]
+        else:
+            told = [refusal.reason for refusal in row.part.refusals if refusal.point.config == row.config]
+        return next((self.reasons.index(reason) + 1 for reason in told if reason in self.reasons), None)
+
+
+def reason_sentence(reason: str, places: Iterable[tuple[Config, str]], labels: Labels) -> str:
+    """Return who is concerned, where, and the reason in the words that were given."""
+    known = list(places)
+    configs = dict.fromkeys(labels.name(config) for config, _ in known)
+    workloads = list(dict.fromkeys(workload for _, workload in known))
+    who, where = listing(name_phrases(configs)), listing(name_phrases(workloads), most=3)
+    return markdown_phrase(say(who, " on ", where, f": {plain_words(reason, MAX_TEXT)}"))
+
+
+def below_table(section: str, report: StudyReport, notes: Notes, shown: int) -> Iterator[str]:
+    """Yield what a table leaves out, where it was measured and where the whole is."""
+    folder = STUDIES[section]
+    place = f"../examples/gallery/{folder}"
+    points = len(report.summary.points) + len(report.summary.refusals)
+    whole = [f"[the whole report]({place}/report/report.md)"]
+    form = GALLERY / folder / f"{folder}.{REPORT_FORMS.get(section, 'md')}"
+    if form.exists():
+        whole.append(f"[the whole table in the form of the record]({place}/{form.name})")
+    yield (
+        f"{shown} of {points} points: {' and '.join(whole)}. n is starts of the engine / runs, ± the standard "
+        "deviation of the runs. A ratio above 1 is better. Brackets are the 95 % interval of the ratio."
+    )
+    if notes.sentences:
+        numbered = (f"{number}. {sentence}" for number, sentence in enumerate(notes.sentences, start=1))
+        yield "Without figures, and why:"
+        yield "\n".join(numbered)
+    yield test_machine(report.records.lock.host, report.records.lock.created_at)
+    if folder != section:
+        yield f"*`{folder}` stands in until `{section}` is measured: its workloads and settings are older.*"
+
+
+def test_machine(host: HostFacts, created_at: str | None) -> str:
+    """Return one line about where and when."""
+    day = f", {created_at[:10]}" if created_at else ""
+    return f"*Test machine: {host.cpu_model}, {plural(host.cores or 0, 'core')}{day}.*"
+
+
+# What stands beside a table
+
+
+def write_beside(section: str) -> Iterator[str]:
+    """Yield which differences of a study are real, and what each config weighs, loses and runs on."""
+    report = read_study(section)
+    if report is None:
+        yield NOT_MEASURED
+        return
+    summary = report.summary
+    labels = Labels.of(summary)
+    rankings = [(part, ranking) for part, ranking in ranked.ranked_parts_by_model(summary) if ranking.entries]
+    yield real_differences(rankings, labels)
+    yield markdown_table(
+        table(
+            rankings,
+            words_column("Workload", lambda place: ranking_title(place[1])),
+            words_column("Starts", lambda place: starts_range(*place)),
+            words_column("Pairs told apart", lambda place: PairCount.of(place[1]).text),
+            *(claim_column(claim) for claim in (AgainstBaseline.FASTER, AgainstBaseline.SLOWER)),
+            words_column(
+                "Undecided against the baseline", lambda place: str(claimed(place[1], AgainstBaseline.UNDECIDED))
+            ),
+        )
+    )
+    yield markdown_table(config_table(summary, labels))
+    yield quality_sentence(summary, labels)
+
+
+RankingPlace = tuple[StudySummary, Ranking]
+
+
+@dataclass(frozen=True)
+class PairCount:
+    """Of the pairs of configs of a workload, how many are significantly different."""
+
+    told_apart: int
+    pairs: int
+
+    @property
+    def text(self) -> str:
+        return f"{self.told_apart} of {self.pairs}"
+
+    @classmethod
+    def of(cls, ranking: Ranking) -> "PairCount":
+        """Count the pairs that the ranking orders."""
+        in_ranks = [entry for entry in ranking.entries if entry.rank_low is not None]
+        open_sides = sum(len(entry.undecided_with) for entry in in_ranks)  # each open pair has two
+        return cls(count_pairs(len(in_ranks)) - open_sides // 2, count_pairs(len(ranking.entries)))
+
+    @classmethod
+    def of_all(cls, rankings: Iterable[Ranking]) -> "PairCount":
+        """Add up the pairs of several rankings."""
+        counts = [cls.of(ranking) for ranking in rankings]
+        return cls(sum(own.told_apart for own in counts), sum(own.pairs for own in counts))
+
+
+def count_pairs(things: int) -> int:
+    """Return how many pairs there are."""
+    return things * (things - 1) // 2
+
+
+def real_differences(rankings: Sequence[RankingPlace], labels: Labels) -> str:
+    """Say how many differences are significant, and which configs are faster than the baseline."""
+    counted = PairCount.of_all(ranking for _, ranking in rankings)
+    places: dict[str, list[str]] = {}
+    for _, ranking in rankings:
+        for entry in ranking.entries:
+            if entry.against_baseline is AgainstBaseline.FASTER:
+                places.setdefault(labels.name(entry.config), []).append(ranking.workload)
+    faster = [say(Name(config), " on ", listing(name_phrases(workloads))) for config, workloads in places.items()]
+    said = markdown_phrase(joined(faster, "; ")) if faster else "none"
+    return (
+        f"**Significantly different: {counted.text} pairs on {plural(len(rankings), 'workload')}.** "
+        f"Significantly faster than the baseline: {said}."
+    )
+
+
+def ranking_title(ranking: Ranking) -> Phrase:
+    """Return the workload, with the model where a study has several."""
+    return say(Name(ranking.workload), ", ", Name(ranking.model)) if ranking.model else say(Name(ranking.workload))
+
+
+def starts_range(part: StudySummary, ranking: Ranking) -> str:
+    """Return `3`, or `2–3` where configs differ."""
+    estimates = [ranked.ranked_estimate(part, ranking, entry) for entry in ranking.entries]
+    starts = sorted({estimate.basis.starts for estimate in estimates if estimate.basis})
+    return "–".join(str(number) for number in dict.fromkeys((starts[0], starts[-1])))
+
+
+def claim_column(claim: AgainstBaseline) -> ColumnOf[RankingPlace]:
+    """Return a column that counts the configs of which this is claimed."""
+
+    def count(place: RankingPlace) -> str:
+        return str(claimed(place[1], claim))
+
+    return words_column(f"{claim.value.capitalize()} than the baseline", count)
+
+
+def claimed(ranking: Ranking, claim: AgainstBaseline) -> int:
+    """Count the configs of which this is claimed."""
+    return sum(entry.against_baseline is claim for entry in ranking.entries)
+
+
+def config_table(summary: StudySummary, labels: Labels) -> Table:
+    """Return what each config with a result weighs, takes, loses and runs on."""
+    qualities = {row.config: row for row in summary.quality}
+    key = quality_key(summary)
+    measured = {entry.config for ranking in summary.rankings for entry in ranking.entries}
+
+    def quality(row: ConfigSummary) -> Quantity | str | None:
+        found = qualities.get(row.config)
+        if found is None or key is None:
+            return "random weights" if row.random_weights else "not measured"
+        if found.baseline == row.config:
+            return "baseline"
+        return estimated(found.estimates.get(key), summary.quality_definitions[key]) or found.outcome.value
+
+    title = summary.quality_definitions[key].label if key else "Quality"
+    unit = summary.quality_definitions[key].unit if key else Unit.NONE
+    return table(
+        [row for row in summary.configs if row.config in measured],
+        words_column("Config", lambda row: Name(labels.name(row.config))),
+        number_column("Weights on disk", Unit.BYTES, lambda row: row.memory.weight_bytes_stored),
+        number_column("Memory peak", Unit.BYTES, lambda row: spread_quantity(row.memory.peak, Unit.BYTES)),
+        number_column(title, unit, quality),
+        words_column("Kernel", kernels_of),
+    )
+
+
+def quality_key(summary: StudySummary) -> str | None:
+    """Return the first figure of quality that any config has."""
+    keys = ("kl_mean", "perplexity_rise", "perplexity")
+    known = {name for row in summary.quality for name in row.estimates}
+    return next((key for key in keys if key in known), None)
+
+
+def kernels_of(config: ConfigSummary) -> str:
+    """Return the kernels that decide how fast a product is, in the engine's names."""
+    chosen = [choice for choices in config.kernel_choices for choice in choices]
+    decisive = [choice for choice in chosen if choice.path is not None]
+    names = [f"{choice.kernel} ({choice.path.value})" for choice in decisive if choice.path]
+    return "; ".join(dict.fromkeys(names)) or "; ".join(config.kernels) or "the engine does not say"
+
+
+def quality_sentence(summary: StudySummary, labels: Labels) -> str:
+    """Say what is known of quality."""
+    if not summary.quality:
+        random = [row for row in summary.configs if row.random_weights]
+        if random:
+            return "The weights are random: they have a speed and a size, and no quality."
+        return "Quality was not measured in this study."
+    flagged = [labels.name(row.config) for row in summary.quality if row.flagged]
+    said = markdown_phrase(listing(name_phrases(flagged))) if flagged else "none"
+    return f"Flagged because of their quality: {said}."
