@@ -9,7 +9,14 @@ from statistics import median
 
 from bitbench.features.interop.forms import DECIMALS
 from bitbench.features.kernels.bench import RECORDS_FILE
-from bitbench.features.kernels.computing import KernelRun, KernelTiming, Median, kernel_speedup, summarize_kernels
+from bitbench.features.kernels.computing import (
+    KernelMachine,
+    KernelRun,
+    KernelTiming,
+    Median,
+    kernel_speedup,
+    summarize_kernels,
+)
 from bitbench.reports.document.markdown import markdown_table
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
 from bitbench.reports.document.words import (
@@ -44,6 +51,7 @@ class KernelRow:
     seconds: Median
     torch_seconds: Median
     speedup: Median
+    machine: KernelMachine
     share: Median  # vptq time / torch time, as the record has it
 
     @property
@@ -88,6 +96,7 @@ def rows_of_kernel_run(records: Path) -> Iterator[KernelRow]:
             seconds=figures.seconds,
             torch_seconds=torch.seconds,
             speedup=speedup,
+            machine=run.machine,
             share=share,
         )
 
@@ -118,6 +127,16 @@ def write_kernels_table() -> Iterator[str]:
         "has it: below 1 our kernel is faster. The speed-up is the same turned round: above 1 our kernel is faster. "
         "torch is `F.linear` in bfloat16."
     )
+    yield f"*Test machines: {'; '.join(machines_of(kernel_rows()))}.*"
+
+
+def machines_of(rows: Iterable[KernelRow]) -> list[str]:
+    """Return each folder with the machine that its records are from."""
+    machines = {row.folder: row.machine for row in rows}
+    return [
+        f"{folder}: {machine.cpu_model}, {machine.threads} threads, torch {machine.torch}"
+        for folder, machine in machines.items()
+    ]
 
 
 def level_of(row: KernelRow) -> Phrase:
@@ -201,21 +220,29 @@ def write_kernels_record() -> Iterator[str]:
     """Yield what the two records say, and how often one of them timed the same product."""
     first = read_published_kernels("published-kernels.md")
     second = read_published_kernels("published-kernels-codebooks.md")
-    for title, rows in (("The first record", first), ("The record by codebook", second)):
-        ratios = [row.ratio for row in rows]
-        slower = sum(ratio > 1 for ratio in ratios)
-        yield (
-            f"- **{title}:** {len(rows)} ratios, least, median, most {least_median_most(ratios)}. {slower} are above "
-            "1: there its kernel is slower than torch. Each cell is one number, so no ratio has an interval."
-        )
     by_shape = grouped(second, lambda row: row.shape)
     spreads = [max(row.torch for row in rows) / min(row.torch for row in rows) for rows in by_shape.values()]
-    repeats = {len(rows) for rows in by_shape.values()}
+    repeats = listed({len(rows) for rows in by_shape.values()})
     near = sum(1 / max(spreads) < row.ratio < max(spreads) for row in second)
-    yield (
-        f"- The second record timed the same torch product {listed(repeats)} times at each of {len(by_shape)} shapes. "
-        f"Its times differ by a factor of {median(spreads):.2f} (median) to {max(spreads):.2f} (most). {near} of its "
-        f"{len(second)} ratios are closer to 1 than that."
+    yield f"**Of {len(first) + len(second)} ratios, 0 have an interval.** Each cell of the records is one number."
+    yield "\n".join(
+        [
+            published_range("The first record", first),
+            published_range("The record by codebook", second),
+            f"- The second record timed the same torch product {repeats} times at each of {len(by_shape)} shapes. Its "
+            f"times differ by a factor of {median(spreads):.2f} (median) to {max(spreads):.2f} (most). {near} of its "
+            f"{len(second)} ratios are closer to 1 than that.",
+        ]
+    )
+
+
+def published_range(title: str, rows: Sequence[PublishedKernel]) -> str:
+    """Say how the ratios of a record are distributed."""
+    ratios = [row.ratio for row in rows]
+    slower = sum(ratio > 1 for ratio in ratios)
+    return (
+        f"- {title}: {len(rows)} ratios. Least, median and most are {least_median_most(ratios)}. {slower} are above 1: "
+        "there the published kernel is slower than torch."
     )
 
 

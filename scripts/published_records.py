@@ -5,17 +5,27 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from published_studies import PairCount, PointRow, baseline_label, figure_column, row_ratio, starts_range, study_rows
-
-from bitbench.analysis.results.summary import (
-    StudySummary,
+from published_studies import (
+    PairCount,
+    PointRow,
+    baseline_label,
+    claimed,
+    claims_table,
+    figure_column,
+    ratio_table,
+    row_ratio,
+    starts_range,
+    study_rows,
 )
+
+from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.machine.workplace import default_home
 from bitbench.reports.document.markdown import markdown_phrase, markdown_table
 from bitbench.reports.document.model import Name
 from bitbench.reports.document.words import (
+    plural,
     ratio_column,
     say,
     table,
@@ -38,29 +48,48 @@ def read_record(name: str, starts: ImportedStarts) -> StudySummary:
 
 def write_recipes_record() -> Iterator[str]:
     """Yield the runs of the record with intervals, ranks and flagged runs."""
-    summary = read_record("published-runs.md", ImportedStarts.PER_RUN)
-    as_one_start = read_record("published-runs.md", ImportedStarts.PER_FILE)
+    summary = read_record("published-runs-all.md", ImportedStarts.PER_RUN)
     labels = Labels.of(summary)
-    (ranking,) = summary.rankings
-    counted, of_one_start = PairCount.of(ranking), PairCount.of(as_one_start.rankings[0])
-    runs = starts_range(summary, ranking)
+    rankings = list(ranked.ranked_parts_by_model(summary))
+    first = rankings[0][1]
+    own, in_all = PairCount.of(first), PairCount.of_all(ranking for _, ranking in rankings)
+    runs = starts_range(summary, first)
+    faster = f"{claimed(first, AgainstBaseline.FASTER)} of {len(first.entries) - 1}"
     yield (
-        f"**Of the {counted.pairs} pairs of the record's workload `{ranking.workload}`, n = {runs} runs tell "
-        f"{counted.told_apart} apart**, if each run was a start of its own. As runs of one start they tell "
-        f"{of_one_start.told_apart} apart: such runs rank nothing."
+        f"**Of the {own.pairs} pairs of the record's first workload, n = {runs} runs tell {own.told_apart} apart.** "
+        f"Of the {in_all.pairs} pairs on all {plural(len(rankings), 'workload')} they tell {in_all.told_apart} apart. "
+        f"On the first workload {faster} variants are significantly faster than the baseline."
     )
     yield markdown_table(
         table(
-            study_rows(summary),
+            study_rows(summary, [first.workload]),
+            words_column("Workload", lambda row: Name(row.ranking.workload)),
             words_column("Model", lambda row: Name(labels.name(row.config))),
-            words_column("n", lambda row: str(row.runs)),
+            words_column("n", lambda row: row.runs),
+            figure_column("Latency", "latency_s", "s"),
             figure_column("Output Throughput", "output_throughput", "tok/s"),
             ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
             words_column("Rank", lambda row: ranked.rank_text(row.entry)),
             words_column("Flagged runs", flagged_runs),
         )
     )
+    yield markdown_table(claims_table(rankings))
+    yield markdown_table(ratio_table(rankings, labels))
+    yield one_start_sentence(PairCount.of_all(read_as_one_start("published-runs-all.md").rankings))
     yield import_notes(summary)
+
+
+def read_as_one_start(name: str) -> StudySummary:
+    """Return a record whose runs share one start of the engine."""
+    return read_record(name, ImportedStarts.PER_FILE)
+
+
+def one_start_sentence(counted: PairCount) -> str:
+    """Say what is left if the runs were not starts of their own."""
+    return (
+        "These are the claims if each run was a start of its own. If the runs of a variant shared one start, they rank "
+        f"nothing: {counted.text} pairs are told apart."
+    )
 
 
 def flagged_runs(row: PointRow) -> str:
@@ -87,7 +116,7 @@ def write_backends_record() -> Iterator[str]:
         table(
             study_rows(summary),
             words_column("Backend", lambda row: row.config.engine),
-            words_column("n", lambda row: str(row.runs)),
+            words_column("n", lambda row: row.runs),
             figure_column("TTFT", "ttft_s", "ms", 1000),
             figure_column("TPOT", "tpot_s", "ms", 1000),
             ratio_column(say("TPOT vs. ", Name(baseline_label(summary, labels))), row_ratio),

@@ -25,6 +25,7 @@ from bitbench.reports.document.numbers import estimated, plus_minus, spread_quan
 from bitbench.reports.document.words import (
     MAX_TEXT,
     ColumnOf,
+    Words,
     joined,
     listing,
     name_phrases,
@@ -52,7 +53,7 @@ STUDIES = {
 }
 NOT_MEASURED = "*Not measured yet.*"
 
-MOST_ROWS = 25
+MOST_ROWS, MOST_COLUMNS = 25, 8
 # Of recipes-by-workload, in this order while the rows fit on a screen: one request, a long prompt, many requests.
 SHOWN_WORKLOADS = ("interactive", "prefill_bound", "base", "base-128")
 REPORT_FORMS = {"speed-by-length": "rst"}  # the published form of the whole table, where the gallery keeps it
@@ -351,18 +352,9 @@ def write_beside(section: str) -> Iterator[str]:
     labels = Labels.of(summary)
     rankings = [(part, ranking) for part, ranking in ranked.ranked_parts_by_model(summary) if ranking.entries]
     yield real_differences(rankings, labels)
-    yield markdown_table(
-        table(
-            rankings,
-            words_column("Workload", lambda place: ranking_title(place[1])),
-            words_column("Starts", lambda place: starts_range(*place)),
-            words_column("Pairs told apart", lambda place: PairCount.of(place[1]).text),
-            *(claim_column(claim) for claim in (AgainstBaseline.FASTER, AgainstBaseline.SLOWER)),
-            words_column(
-                "Undecided against the baseline", lambda place: str(claimed(place[1], AgainstBaseline.UNDECIDED))
-            ),
-        )
-    )
+    yield markdown_table(claims_table(rankings))
+    if not summary.models:
+        yield markdown_table(ratio_table(rankings, labels))
     yield markdown_table(config_table(summary, labels))
     yield quality_sentence(summary, labels)
 
@@ -408,10 +400,11 @@ def real_differences(rankings: Sequence[RankingPlace], labels: Labels) -> str:
         for entry in ranking.entries:
             if entry.against_baseline is AgainstBaseline.FASTER:
                 places.setdefault(labels.name(entry.config), []).append(ranking.workload)
-    faster = [say(Name(config), " on ", listing(name_phrases(workloads))) for config, workloads in places.items()]
-    said = markdown_phrase(joined(faster, "; ")) if faster else "none"
+    faster = [say(Name(config), " on ", listing(name_phrases(where))) for config, where in places.items()]
+    said = markdown_phrase(joined(faster, ", ")) if faster else "none"
+    workloads = plural(len({ranking.workload for _, ranking in rankings}), "workload")
     return (
-        f"**Significantly different: {counted.text} pairs on {plural(len(rankings), 'workload')}.** "
+        f"**Significantly different: {counted.text} pairs on {workloads}.** "
         f"Significantly faster than the baseline: {said}."
     )
 
@@ -428,18 +421,53 @@ def starts_range(part: StudySummary, ranking: Ranking) -> str:
     return "–".join(str(number) for number in dict.fromkeys((starts[0], starts[-1])))
 
 
-def claim_column(claim: AgainstBaseline) -> ColumnOf[RankingPlace]:
+def claims_table(rankings: Sequence[RankingPlace]) -> Table:
+    """Return what may be claimed on each workload."""
+    return table(
+        rankings,
+        words_column("Workload", lambda place: ranking_title(place[1])),
+        words_column("Starts", lambda place: starts_range(*place)),
+        words_column("Pairs told apart", lambda place: PairCount.of(place[1]).text),
+        claim_column("Faster than the baseline", AgainstBaseline.FASTER),
+        claim_column("Slower", AgainstBaseline.SLOWER),
+        claim_column("Undecided", AgainstBaseline.UNDECIDED),
+        words_column("May be the best", lambda place: str(count_possible_bests(place[1]))),
+    )
+
+
+def claim_column(title: str, claim: AgainstBaseline) -> ColumnOf[RankingPlace]:
     """Return a column that counts the configs of which this is claimed."""
+    return words_column(title, lambda place: str(claimed(place[1], claim)))
 
-    def count(place: RankingPlace) -> str:
-        return str(claimed(place[1], claim))
 
-    return words_column(f"{claim.value.capitalize()} than the baseline", count)
+def count_possible_bests(ranking: Ranking) -> int:
+    """Return how many configs may be the best: all where nothing is known."""
+    return len(ranked.ranked_possible_bests(ranking)) or len(ranking.entries)
 
 
 def claimed(ranking: Ranking, claim: AgainstBaseline) -> int:
     """Count the configs of which this is claimed."""
     return sum(entry.against_baseline is claim for entry in ranking.entries)
+
+
+def ratio_table(rankings: Sequence[RankingPlace], labels: Labels) -> Table:
+    """Return the ratio to the baseline of every config, a column for each workload."""
+    shown = [ranking for _, ranking in rankings][: MOST_COLUMNS - 1]
+    configs = dict.fromkeys(entry.config for ranking in shown for entry in ranking.entries)
+    return table(
+        configs,
+        words_column("Ratio to the baseline", lambda config: Name(labels.name(config))),
+        *map(ratio_on_workload, shown),
+    )
+
+
+def ratio_on_workload(ranking: Ranking) -> ColumnOf[Config]:
+    """Return the column of one workload."""
+
+    def ratio(config: Config) -> Words:
+        return ranked.ranked_versus_baseline(ranking, ranked.ranked_entry(ranking, config))
+
+    return ratio_column(Name(ranking.workload), ratio)
 
 
 def config_table(summary: StudySummary, labels: Labels) -> Table:

@@ -37,7 +37,6 @@ class Study:
     asked: Sequence[Config]
     metric: str
     lengths: Mapping[str, Json]  # input tokens by workload
-    starts_are_known: bool = True
 
     def model(self, config: Config) -> str:
         return self.models.get(config[0], "")
@@ -188,19 +187,24 @@ def trial_of(record: Json) -> Trial:
 
 def read_published_runs(path: Path) -> Study:
     """Return the single runs of a published record, each as a start of its own."""
-    text = path.read_text(encoding="utf-8")
     trials: list[Trial] = []
-    workload, size = "", re.search(r"^## Configuration: (.*)$", text, re.MULTILINE)
-    if size is not None:
-        workload = size[1]
-    for section in re.split(r"^#### ", text, flags=re.MULTILINE)[1:]:
-        name = section.split("\n", 1)[0].strip().removesuffix("_base")
-        runs = re.findall(r"Output Throughput: ([\d.]+) tok/s", section)
-        for place, value in enumerate(runs):
-            figures = {"output_throughput": float(value)}
-            trials.append(Trial((name, "unknown"), workload, place, None, f"{name} {place}", figures))
+    for configuration in path.read_text(encoding="utf-8").split("\n## Configuration: ")[1:]:
+        details = configuration.split("\n#### ")[1:]
+        names = [detail.split("\n", 1)[0].strip() for detail in details]
+        workload = next(name.removeprefix("original_") for name in names if name.startswith("original_"))
+        for name, detail in zip(names, details, strict=True):
+            trials += published_trials(name.removesuffix(f"_{workload}"), workload, detail)
     configs = list(dict.fromkeys(trial.config for trial in trials))
     return Study(trials, configs[0], {}, configs, "output_throughput", {})
+
+
+def published_trials(variant: str, workload: str, detail: str) -> Iterator[Trial]:
+    """Yield the runs of one variant at one workload."""
+    latencies = re.findall(r"Latency: ([\d.]+)s\n", detail)
+    throughputs = re.findall(r"Output Throughput: ([\d.]+) tok/s\n", detail)
+    for place, (latency, throughput) in enumerate(zip(latencies, throughputs, strict=True)):
+        figures = {"latency_s": float(latency), "output_throughput": float(throughput)}
+        yield Trial((variant, "unknown"), workload, place, None, f"{variant} {workload} {place}", figures)
 
 
 def read_published_backends(path: Path) -> Study:
@@ -211,7 +215,7 @@ def read_published_backends(path: Path) -> Study:
         figures = {f"{name.lower()}_s": float(rows[name][place].removesuffix("ms")) / 1000 for name in ("TTFT", "TPOT")}
         trials.append(Trial((rows["Model"][place], engine), "unspecified", 0, None, engine, figures))
     configs = [trial.config for trial in trials]
-    return Study(trials, configs[0], {}, configs, "tpot_s", {}, starts_are_known=False)
+    return Study(trials, configs[0], {}, configs, "tpot_s", {})
 
 
 def published_cells(path: Path) -> Iterator[list[str]]:
