@@ -1,7 +1,7 @@
 """The kernel table of every processor level, and the published kernel records. See `published_tables`."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,11 @@ MOST_ROWS = 25
 SHOWN_SHAPES = ((1024, 1024), (4096, 4096), (4096, 14336), (8192, 8192), (8192, 28672), (16384, 53248))
 SHOWN_CODEBOOKS = "4096-256"
 TORCH = "torch-linear"
+ALL_OF_TORCH = {  # what torch offers for the same product, in the words of the page
+    TORCH: "`F.linear` in bfloat16",
+    "torch-linear-f32": "`F.linear` in float32",
+    "torch-mv": "`torch.mv` in bfloat16",
+}
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,11 @@ class KernelRow:
     level: str
     codebooks: str  # `4096-256`
     own: KernelTiming
-    torch: KernelTiming
+    machine: KernelMachine
     seconds: Median
     torch_seconds: Median
     speedup: Median
-    machine: KernelMachine
-    share: Median  # vptq time / torch time, as the record has it
+    shares: Mapping[str, Median]  # vptq time / torch time, as the record has it, by torch's kernel
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,31 +78,42 @@ def kernel_rows() -> tuple[KernelRow, ...]:
 def rows_of_kernel_run(records: Path) -> Iterator[KernelRow]:
     """Yield the timings of one folder that have a torch time of the same rounds."""
     run = KernelRun.model_validate_json(records.read_bytes())
-    medians = {
-        (row.timing.case, row.timing.in_features, row.timing.out_features, row.timing.batch): row
-        for row in summarize_kernels(run, [TORCH]).figures
-    }
+    figures = {(*timing_shape(row.timing), row.timing.case): row for row in summarize_kernels(run, [TORCH]).figures}
     for own in run.timings:
         case = KERNEL_CASE.fullmatch(own.case)
-        torch = medians.get((TORCH, own.in_features, own.out_features, own.batch))
-        if case is None or torch is None:
+        if case is None:
             continue
-        figures = medians[own.case, own.in_features, own.out_features, own.batch]
-        speedup, share = figures.speedups.get(TORCH), kernel_speedup(torch.timing, own)
-        if figures.seconds is None or torch.seconds is None or speedup is None or share is None:
+        of_own, of_torch = figures[*timing_shape(own), own.case], figures.get((*timing_shape(own), TORCH))
+        speedup = of_own.speedups.get(TORCH)
+        if of_torch is None or of_own.seconds is None or of_torch.seconds is None or speedup is None:
             continue
+        baselines = [row.timing for place, row in figures.items() if place[:2] == timing_shape(own)]
         yield KernelRow(
             folder=records.parent.name,
             level=case[2] or run.machine.isa or "unknown",
             codebooks=case[1],
             own=own,
-            torch=torch.timing,
-            seconds=figures.seconds,
-            torch_seconds=torch.seconds,
-            speedup=speedup,
             machine=run.machine,
-            share=share,
+            seconds=of_own.seconds,
+            torch_seconds=of_torch.seconds,
+            speedup=speedup,
+            shares=shares_of(own, baselines),
         )
+
+
+def timing_shape(timing: KernelTiming) -> tuple[int, int]:
+    """Return inputs and outputs: the records have batch 1 alone."""
+    return timing.in_features, timing.out_features
+
+
+def shares_of(own: KernelTiming, baselines: Iterable[KernelTiming]) -> dict[str, Median]:
+    """Return the time of a kernel / the time of each of torch's."""
+    shares: dict[str, Median] = {}
+    for baseline in baselines:
+        share = kernel_speedup(baseline, own)  # how many times as fast torch is
+        if baseline.case in ALL_OF_TORCH and share is not None:
+            shares[baseline.case] = share
+    return shares
 
 
 def write_kernels_table() -> Iterator[str]:
@@ -115,7 +130,7 @@ def write_kernels_table() -> Iterator[str]:
             milliseconds_column("vptq (ms)", lambda row: row.seconds),
             milliseconds_column("torch (ms)", lambda row: row.torch_seconds),
             number_column("n", Unit.NONE, lambda row: str(len(row.own.seconds))),
-            number_column("ratio", Unit.NONE, lambda row: median_quantity(row.share, Unit.NONE)),
+            number_column("ratio", Unit.NONE, lambda row: median_quantity(row.shares[TORCH], Unit.NONE)),
             ratio_column("speed-up", lambda row: median_quantity(row.speedup, Unit.RATIO)),
         )
     )
@@ -154,38 +169,72 @@ def median_quantity(known: Median, unit: Unit) -> Quantity:
     return Quantity(known.value, unit, known.low, known.high, decimals=DECIMALS)
 
 
+@dataclass(frozen=True)
+class KernelGroup:
+    """The ratios of one of our kernels to one of torch's, over all shapes."""
+
+    rows: Sequence[KernelRow]
+    torch: str
+
+    @property
+    def shares(self) -> list[Median]:
+        return [row.shares[self.torch] for row in self.rows]
+
+    @property
+    def faster(self) -> int:
+        """Where the whole interval is below 1."""
+        return sum(share.high is not None and share.high < 1 for share in self.shares)
+
+    @property
+    def slower(self) -> int:
+        """Where the whole interval is above 1."""
+        return sum(share.low is not None and share.low > 1 for share in self.shares)
+
+
+def kernel_groups() -> list[KernelGroup]:
+    """Return a group for each level, size of codebooks and kernel of torch."""
+    found: list[KernelGroup] = []
+    for rows in grouped(kernel_rows(), lambda row: (row.level, row.folder, row.codebooks)).values():
+        found += [KernelGroup(rows, torch) for torch in ALL_OF_TORCH if torch in rows[0].shares]
+    return found
+
+
 def write_kernels_beside() -> Iterator[str]:
-    """Yield how many ratios are significant, by level and codebook."""
-    groups = grouped(kernel_rows(), lambda row: (row.level, row.folder, row.codebooks))
-    faster = sum(is_faster(row) for row in kernel_rows())
-    slower = sum(is_slower(row) for row in kernel_rows())
-    yield (
-        f"**Of {len(kernel_rows())} ratios, {faster} are significantly below 1 and {slower} significantly above.** The "
-        "interval of such a ratio excludes 1."
-    )
+    """Yield how many ratios are significant, by level, codebooks and kernel of torch."""
+    yield "\n".join(significant_ratios(torch) for torch in ALL_OF_TORCH)
     yield markdown_table(
         table(
-            groups.values(),
-            words_column("Level", lambda rows: level_of(rows[0])),
-            words_column("Codebooks", lambda rows: rows[0].codebooks.replace("-", " + ")),
-            words_column("Faster than torch", lambda rows: f"{sum(map(is_faster, rows))} of {len(rows)}"),
-            words_column("Slower", lambda rows: str(sum(map(is_slower, rows)))),
-            words_column(
-                "Ratio: least, median, most", lambda rows: least_median_most([row.share.value for row in rows])
-            ),
-            words_column("Largest error", lambda rows: f"{max(row.own.error or 0 for row in rows):.3f}"),
+            kernel_groups(),
+            words_column("Level", lambda group: level_of(group.rows[0])),
+            words_column("Codebooks", lambda group: group.rows[0].codebooks.replace("-", " + ")),
+            words_column("Compared with", lambda group: Name(group.torch)),
+            words_column("Faster than torch", lambda group: f"{group.faster} of {len(group.rows)}"),
+            words_column("Slower", lambda group: str(group.slower)),
+            words_column("Ratio: least, median, most", lambda group: ratio_range(group.shares)),
+            words_column("Largest error", lambda group: f"{largest_error(group.rows):.3f}"),
         )
     )
 
 
-def is_faster(row: KernelRow) -> bool:
-    """Return True if the whole interval of the ratio is below 1."""
-    return row.share.high is not None and row.share.high < 1
+def significant_ratios(torch: str) -> str:
+    """Say how many ratios to one of torch's kernels have an interval that excludes 1."""
+    groups = [group for group in kernel_groups() if group.torch == torch]
+    ratios = sum(len(group.rows) for group in groups)
+    faster, slower = sum(group.faster for group in groups), sum(group.slower for group in groups)
+    return (
+        f"- **{faster} of {ratios} ratios to {ALL_OF_TORCH[torch]} are significantly below 1**, {slower} are significantly "
+        "above 1."
+    )
 
 
-def is_slower(row: KernelRow) -> bool:
-    """Return True if the whole interval of the ratio is above 1."""
-    return row.share.low is not None and row.share.low > 1
+def ratio_range(shares: Sequence[Median]) -> str:
+    """Return the least, the median and the largest of some ratios."""
+    return least_median_most([share.value for share in shares])
+
+
+def largest_error(rows: Sequence[KernelRow]) -> float:
+    """Return the largest relative error against double precision."""
+    return max(row.own.error or 0 for row in rows)
 
 
 def least_median_most(values: Sequence[float]) -> str:
