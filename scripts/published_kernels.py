@@ -222,8 +222,8 @@ def significant_ratios(torch: str) -> str:
     ratios = sum(len(group.rows) for group in groups)
     faster, slower = sum(group.faster for group in groups), sum(group.slower for group in groups)
     return (
-        f"- **{faster} of {ratios} ratios to {ALL_OF_TORCH[torch]} are significantly below 1**, {slower} are significantly "
-        "above 1."
+        f"- **{faster} of {ratios} ratios to {ALL_OF_TORCH[torch]} are significantly below 1**, and {slower} "
+        "significantly above 1."
     )
 
 

@@ -5,18 +5,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from published_studies import (
-    PairCount,
-    PointRow,
-    baseline_label,
-    claimed,
-    claims_table,
-    figure_column,
-    ratio_table,
-    row_ratio,
-    starts_range,
-    study_rows,
-)
+from published_beside import PairCount, claimed, claims_table, ratio_table, starts_range
+from published_studies import PointRow, baseline_label, figure_column, row_ratio, study_rows
 
 from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
 from bitbench.features.interop.files import import_files
