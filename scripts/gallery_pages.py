@@ -12,6 +12,12 @@ from bitbench.reports.write import StudyReport
 
 GALLERY = Path(__file__).resolve().parents[1] / "examples" / "gallery"
 KERNELS = "markdown-kernels"  # the form of the one page of `bitbench kernels`
+# The form in which others publish such a study, and how the file ends that has the whole table.
+PUBLISHED = {
+    "recipes-by-workload": ("markdown-runs", "md"),
+    "backends": ("markdown-backends", "md"),
+    "speed-by-length": ("rst-by-length", "rst"),
+}
 
 
 def study_folders(gallery: Path) -> list[Path]:
@@ -23,8 +29,12 @@ def kernel_folders(gallery: Path) -> list[Path]:
 
 
 def study_texts(folder: Path) -> dict[Path, str]:
-    """Return the Markdown page of a study and the figures that it shows, each by its path."""
-    return {folder / REPORT / name: text for name, text in report_texts(_document(folder)).items()}
+    """Return the Markdown page of a study, its figures, and its table in a published form, each by its path."""
+    texts = {folder / REPORT / name: text for name, text in report_texts(_document(folder)).items()}
+    if folder.name in PUBLISHED:
+        form, suffix = PUBLISHED[folder.name]
+        texts[folder / f"{folder.name}.{suffix}"] = study_text(_report(folder), form)
+    return texts
 
 
 def kernel_texts(folder: Path) -> dict[Path, str]:
@@ -38,4 +48,8 @@ def study_page(folder: Path) -> str:
 
 
 def _document(folder: Path) -> Document:
-    return StudyReport(StudyFolder.existing(folder), default_home()).document
+    return _report(folder).document
+
+
+def _report(folder: Path) -> StudyReport:
+    return StudyReport(StudyFolder.existing(folder), default_home())

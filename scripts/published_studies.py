@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+
+from gallery_pages import GALLERY, PUBLISHED
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
@@ -39,11 +40,9 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 from bitbench.study.workload import workload_length_text
 
-GALLERY = Path(__file__).parents[1] / "examples" / "gallery"
-
 # The folder of each study in examples/gallery. One that has another name stands in until the study is measured.
 STUDIES = {
-    "recipes-by-workload": "seed-002",
+    "recipes-by-workload": "recipes-by-workload",
     "backends": "backends",
     "speed-by-length": "seed-004",
 }
@@ -52,7 +51,6 @@ NOT_MEASURED = "*Not measured yet.*"
 MOST_ROWS, MOST_COLUMNS = 25, 8
 # Of recipes-by-workload, in this order while the rows fit on a screen: one request, a long prompt, many requests.
 SHOWN_WORKLOADS = ("interactive", "prefill_bound", "base", "base-128")
-REPORT_FORMS = {"speed-by-length": "rst"}  # the published form of the whole table, where the gallery keeps it
 
 
 @cache
@@ -313,7 +311,7 @@ def below_table(section: str, report: StudyReport, notes: Notes, shown: int) -> 
     place = f"../examples/gallery/{folder}"
     points = len(report.summary.points) + len(report.summary.refusals)
     whole = [f"[the whole report]({place}/report/report.md)"]
-    form = GALLERY / folder / f"{folder}.{REPORT_FORMS.get(section, 'md')}"
+    form = GALLERY / folder / f"{folder}.{PUBLISHED[section][1]}"
     if form.exists():
         whole.append(f"[the whole table in the form of the record]({place}/{form.name})")
     yield (
