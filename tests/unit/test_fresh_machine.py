@@ -70,7 +70,7 @@ def test_a_plan_says_a_reason_once_and_what_is_long(
         in bitbench(capsys, "plan", str(studies / "gpu" / "speed-by-length-7b.yaml")).out
     )
     quality = bitbench(capsys, "plan", str(studies / "behaviour.yaml")).out
-    assert "The quality of 8 configs is measured in about " in quality
+    assert "The quality of 7 configs is measured in about " in quality
 
 
 def test_a_plan_says_once_that_weights_were_rounded_before_where_it_measures_quality(

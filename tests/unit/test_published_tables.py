@@ -49,7 +49,10 @@ def test_a_program_without_bitbench_computes_the_same() -> None:
 
 # A ratio of kernels, an end of an interval, a mean and a deviation, each of which is in one place.
 CHANGED = {
-    "a ratio": (r"(\| *`interactive` .*\| )(\d)(\.\d\d× \[[^]]*\] \|)", "recipes-by-workload: .* vs\\. `bf16`, ratio"),
+    "a ratio": (
+        r"(\| *`interactive` .*\| )(\d)(\.\d\d× \[[^]]*\] \|)",
+        "recipes-by-workload: .* vs\\. `bf16 @ vllm`, ratio",
+    ),
     "an end": (r"(`avx2`, kernels-skylake .* \[\d\.\d\d, )(\d)(\.\d\d\] \| .*)", "kernels-skylake: .*, ratio, high"),
     "a mean": (r"(?s)(### Our lengths table.*?\| +)(\d+)(\.\d\d ± )", "speed-by-length: .*Speed.*, mean"),
     "a deviation": (r"(193\.82 ± )(\d+)(\.87)", "recipes-by-workload: w8a8_sparse_smooth_gptq .*, sd"),
