@@ -29,4 +29,4 @@ def test_what_the_engine_cannot_run_is_a_result_in_its_own_words(tmp_path: Path)
     assert done.returncode == ExitCode.NOTHING_MEASURED, done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
     assert {trial.outcome for trial in folder.trials()} == {Outcome.UNSUPPORTED}
-    assert "uint8b128" in (folder.report / "report.md").read_text(encoding="utf-8")
+    assert "uint3b4" in (folder.report / "report.md").read_text(encoding="utf-8")
