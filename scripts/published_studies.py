@@ -109,81 +109,71 @@ def ranking_rows(part: StudySummary, ranking: Ranking) -> list[PointRow]:
     return rows
 
 
-def write_recipes_table() -> Iterator[str]:
-    """Yield the runs by workload, in the columns of the record."""
-    report = read_study("recipes-by-workload")
+Columns = list[ColumnOf[PointRow]]
+
+
+def write_study_table(section: str) -> Iterator[str]:
+    """Yield a study in the columns of its record, with the ratio to the baseline, and what is below it."""
+    report = read_study(section)
     if report is None:
         yield NOT_MEASURED
         return
     summary = report.summary
     labels = Labels.of(summary)
     notes = Notes.of(summary, labels)
-    rows = study_rows(summary, shown_workloads(summary))
-    yield markdown_table(
-        table(
-            rows,
-            words_column("Workload", lambda row: Name(row.ranking.workload)),
-            words_column("Model", lambda row: Name(labels.name(row.config))),
-            words_column("n", lambda row: row_trials(row, notes)),
-            *(figure_column(title, *FIGURES[title]) for title in FIGURES),
-            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
-        )
-    )
-    yield from below_table("recipes-by-workload", report, notes, len(rows))
+    rows, columns = CONTENTS[section](summary, labels, notes)
+    versus = ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio)
+    yield markdown_table(table(rows, *columns, versus))
+    yield from below_table(section, report, notes, len(rows))
 
 
-def write_lengths_table() -> Iterator[str]:
-    """Yield speed and memory by length of the prompt, in the columns of the record."""
-    report = read_study("speed-by-length")
-    if report is None:
-        yield NOT_MEASURED
-        return
-    summary = report.summary
-    labels = Labels.of(summary)
-    notes = Notes.of(summary, labels)
+def recipes_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tuple[list[PointRow], Columns]:
+    """Return the runs by workload."""
+    columns: Columns = [
+        words_column("Workload", lambda row: Name(row.ranking.workload)),
+        words_column("Model", lambda row: Name(labels.name(row.config))),
+        words_column("n", lambda row: row_trials(row, notes)),
+    ]
+    columns += [figure_column(title, *FIGURES[title]) for title in FIGURES]
+    return study_rows(summary, shown_workloads(summary)), columns
+
+
+def lengths_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tuple[list[PointRow], Columns]:  # noqa: ARG001
+    """Return speed and memory by length of the prompt."""
     memory = ranked.ranked_memory_metric(summary)
     order = [row.config for row in summary.configs]
     rows = study_rows(summary)[:MOST_ROWS]
     rows.sort(key=lambda row: (*row_length_order(row), order.index(row.config)))
-    yield markdown_table(
-        table(
-            rows,
-            words_column("Model", row_model),
-            words_column("Input Length", row_length),
-            words_column("Quantization", lambda row: row.config.variant.rpartition("/")[2]),
-            words_column("Engine", lambda row: row.config.engine),
-            words_column("n", lambda row: row_trials(row, notes)),
-            figure_column("Speed", "output_throughput", "tokens/s"),
-            number_column("Memory", "GB", lambda row: row_gigabytes(row, memory), decimals=DECIMALS),
-            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
-        )
-    )
-    yield from below_table("speed-by-length", report, notes, len(rows))
+    columns: Columns = [
+        words_column("Model", row_model),
+        words_column("Input Length", row_length),
+        words_column("Quantization", lambda row: row.config.variant.rpartition("/")[2]),
+        words_column("Engine", lambda row: row.config.engine),
+        words_column("n", lambda row: row_trials(row, notes)),
+        figure_column("Speed", "output_throughput", "tokens/s"),
+        number_column("Memory", "GB", lambda row: row_gigabytes(row, memory), decimals=DECIMALS),
+    ]
+    return rows, columns
 
 
-def write_backends_table() -> Iterator[str]:
-    """Yield a column for each backend, as the record has it."""
-    report = read_study("backends")
-    if report is None:
-        yield NOT_MEASURED
-        return
-    summary = report.summary
-    labels = Labels.of(summary)
-    notes = Notes.of(summary, labels)
-    rows = study_rows(summary)
-    yield markdown_table(
-        table(
-            rows[:MOST_ROWS],
-            words_column("Backend", lambda row: row.config.engine),
-            words_column("Model", lambda row: Name(row.config.variant)),
-            words_column("Workload", lambda row: Name(row.ranking.workload)),
-            words_column("n", lambda row: row_trials(row, notes)),
-            figure_column("TTFT", "ttft_s", "ms", 1000),
-            figure_column("TPOT", "tpot_s", "ms", 1000),
-            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
-        )
-    )
-    yield from below_table("backends", report, notes, len(rows[:MOST_ROWS]))
+def backends_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tuple[list[PointRow], Columns]:  # noqa: ARG001
+    """Return a row for each backend at each workload."""
+    columns: Columns = [
+        words_column("Backend", lambda row: row.config.engine),
+        words_column("Model", lambda row: Name(row.config.variant)),
+        words_column("Workload", lambda row: Name(row.ranking.workload)),
+        words_column("n", lambda row: row_trials(row, notes)),
+        figure_column("TTFT", "ttft_s", "ms", 1000),
+        figure_column("TPOT", "tpot_s", "ms", 1000),
+    ]
+    return study_rows(summary)[:MOST_ROWS], columns
+
+
+CONTENTS = {
+    "recipes-by-workload": recipes_content,
+    "backends": backends_content,
+    "speed-by-length": lengths_content,
+}
 
 
 def shown_workloads(summary: StudySummary) -> list[str]:
