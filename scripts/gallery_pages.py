@@ -6,7 +6,6 @@ from bitbench.api.results import study_text
 from bitbench.machine.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.html import html_page, vega_bundle
-from bitbench.reports.document.model import Document
 from bitbench.reports.files import REPORT, report_texts
 from bitbench.reports.write import StudyReport
 
@@ -30,10 +29,11 @@ def kernel_folders(gallery: Path) -> list[Path]:
 
 def study_texts(folder: Path) -> dict[Path, str]:
     """Return the Markdown page of a study, its figures, and its table in a published form, each by its path."""
-    texts = {folder / REPORT / name: text for name, text in report_texts(_document(folder)).items()}
+    report = _report(folder)
+    texts = {folder / REPORT / name: text for name, text in report_texts(report.document).items()}
     if folder.name in PUBLISHED:
         form, suffix = PUBLISHED[folder.name]
-        texts[folder / f"{folder.name}.{suffix}"] = study_text(_report(folder), form)
+        texts[folder / f"{folder.name}.{suffix}"] = study_text(report, form)
     return texts
 
 
@@ -44,11 +44,7 @@ def kernel_texts(folder: Path) -> dict[Path, str]:
 
 def study_page(folder: Path) -> str:
     """Return the report of a study as HTML. Writes nothing."""
-    return html_page(_document(folder), vega_bundle())
-
-
-def _document(folder: Path) -> Document:
-    return _report(folder).document
+    return html_page(_report(folder).document, vega_bundle())
 
 
 def _report(folder: Path) -> StudyReport:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from published_studies import MOST_COLUMNS, NOT_MEASURED, read_study
+from published_studies import MOST_COLUMNS
 
 from bitbench.analysis.results.summary import (
     AgainstBaseline,
@@ -29,15 +29,12 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
+from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 
 
-def write_beside(section: str) -> Iterator[str]:
+def write_beside(_: str, report: StudyReport) -> Iterator[str]:
     """Yield which differences of a study are real, and what each config weighs, loses and runs on."""
-    report = read_study(section)
-    if report is None:
-        yield NOT_MEASURED
-        return
     summary = report.summary
     labels = Labels.of(summary)
     rankings = [(part, ranking) for part, ranking in ranked.ranked_parts_by_model(summary) if ranking.entries]

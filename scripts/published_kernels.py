@@ -7,6 +7,10 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
+from gallery_pages import GALLERY
+from published_records import COPIES
+from published_studies import MOST_ROWS
+
 from bitbench.features.interop.forms import DECIMALS
 from bitbench.features.kernels.bench import RECORDS_FILE
 from bitbench.features.kernels.computing import (
@@ -29,11 +33,6 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import grouped
 
-ROOT = Path(__file__).parents[1]
-GALLERY = ROOT / "examples" / "gallery"
-COPIES = ROOT / "tests" / "unit" / "data" / "imports"
-
-MOST_ROWS = 25
 SHOWN_SHAPES = ((1024, 1024), (4096, 4096), (4096, 14336), (8192, 8192), (8192, 28672), (16384, 53248))
 SHOWN_CODEBOOKS = "4096-256"
 TORCH = "torch-linear"

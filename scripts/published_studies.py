@@ -1,6 +1,6 @@
 """Tables of studies of the gallery in published forms, and what stands beside them. See `published_tables`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -20,10 +20,11 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts
 from bitbench.reports.document.markdown import markdown_phrase, markdown_table
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
-from bitbench.reports.document.numbers import plus_minus, starts_and_trials, times
+from bitbench.reports.document.numbers import plus_minus, starts_and_trials
 from bitbench.reports.document.words import (
     MAX_TEXT,
     ColumnOf,
+    Words,
     listing,
     name_phrases,
     number_column,
@@ -112,12 +113,14 @@ def ranking_rows(part: StudySummary, ranking: Ranking) -> list[PointRow]:
 Columns = list[ColumnOf[PointRow]]
 
 
-def write_study_table(section: str) -> Iterator[str]:
-    """Yield a study in the columns of its record, with the ratio to the baseline, and what is below it."""
+def write_if_measured(section: str, write: Callable[[str, StudyReport], Iterable[str]]) -> Iterable[str]:
+    """Return what is written of the study of a section, or that there is none yet."""
     report = read_study(section)
-    if report is None:
-        yield NOT_MEASURED
-        return
+    return [NOT_MEASURED] if report is None else write(section, report)
+
+
+def write_study_table(section: str, report: StudyReport) -> Iterator[str]:
+    """Yield a study in the columns of its record, with the ratio to the baseline, and what is below it."""
     summary = report.summary
     labels = Labels.of(summary)
     notes = Notes.of(summary, labels)
@@ -217,13 +220,9 @@ def row_trials(row: PointRow, notes: "Notes") -> str:
     return f"{outcome or 'not run'}{reason}"
 
 
-def row_ratio(row: PointRow) -> Quantity | str | None:
+def row_ratio(row: PointRow) -> Words:
     """Return the ratio to the baseline with its interval."""
-    if row.entry is None:
-        return None
-    if row.config == row.ranking.baseline:
-        return "baseline"
-    return times(row.entry.ratio_to_baseline)
+    return ranked.ranked_versus_baseline(row.ranking, row.entry)
 
 
 def row_model(row: PointRow) -> str:

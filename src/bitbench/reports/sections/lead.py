@@ -89,7 +89,7 @@ def lead(summary: StudySummary) -> Lead | None:
     """Return what to use on each workload; None if there is nothing to choose between.
 
     A choice may be the best on its workload and is significantly faster than the baseline there. A config with flagged
-    quality is named, but the choice is among the others.
+    quality is named and not recommended.
     """
     if not summary.study.workloads:
         return next((found for found in lead_parts_of_features(summary, "lead") if found is not None), None)
