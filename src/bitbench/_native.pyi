@@ -99,11 +99,21 @@ class VptqMatrix:
     ) -> None:
         """The next columns, in stored order; raises ValueError where an array does not have the size it needs."""
 
-    def multiply(self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = "") -> None:
+    def multiply(
+        self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = ""
+    ) -> None:
         """y = x W^T + bias. Dense float32 or bfloat16 arrays of torch or numpy, used in place."""
 
     def multiply_at(
-        self, x: int, y: int, *, rows: int, bfloat16: bool, activation_bits: int, threads: int, isa: str = ""
+        self,
+        x: int,
+        y: int,
+        *,
+        rows: int,
+        bfloat16: bool,
+        activation_bits: int,
+        threads: int,
+        isa: str = "",
     ) -> None:
         """The same from addresses of dense rows. Nothing can be checked: only `features.vptq.multiply` calls it."""
 

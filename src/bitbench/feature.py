@@ -52,7 +52,9 @@ class Command:
     name: str
     run: Target  # a function that typer can call
     help: str  # the line of `bitbench --help`; the same as the first line of its docstring
-    panel: Panel | None = None  # None: it is rare, and only named in the last line of `bitbench --help`
+    panel: Panel | None = (
+        None  # None: it is rare, and only named in the last line of `bitbench --help`
+    )
     answer: Target | None = None  # the Record that it prints with --json
     resumes: bool = False  # the same command again continues it
 
@@ -66,17 +68,25 @@ class ReportPart:
     type: Target  # the Record that `compute` returns
     compute: Target  # (StudyRecords) -> Record | None
     section: Target  # (Record, StudySummary) -> Section | None
-    sentences: Target | None = None  # (Record, StudySummary) -> Iterable[Words], for the answer at the top
-    lead: Target | None = None  # (Record, StudySummary) -> Lead | None: the answer where no speed was measured
+    sentences: Target | None = (
+        None  # (Record, StudySummary) -> Iterable[Words], for the answer at the top
+    )
+    lead: Target | None = (
+        None  # (Record, StudySummary) -> Lead | None: the answer where no speed was measured
+    )
 
 
 @dataclass(frozen=True)
 class Feature:
     name: str
     commands: tuple[Command, ...] = ()
-    study_keys: Mapping[str, Target] = field(default_factory=dict)  # key of a study file: its StudySection
+    study_keys: Mapping[str, Target] = field(
+        default_factory=dict
+    )  # key of a study file: its StudySection
     report_parts: tuple[ReportPart, ...] = ()
-    offers: Mapping[str, Mapping[str, Target]] = field(default_factory=dict)  # group: name: what ARCHITECTURE.md says
+    offers: Mapping[str, Mapping[str, Target]] = field(
+        default_factory=dict
+    )  # group: name: what ARCHITECTURE.md says
     package: str = ""  # set when it is found
 
     @property
@@ -117,7 +127,9 @@ def commands_of_features() -> dict[str, tuple[Command, Offer]]:
 def study_keys_of_features() -> dict[str, Offer]:
     """Keys of a study file that features read."""
     return {
-        key: Offer(feature, target) for feature in features().values() for key, target in feature.study_keys.items()
+        key: Offer(feature, target)
+        for feature in features().values()
+        for key, target in feature.study_keys.items()
     }
 
 
@@ -153,7 +165,9 @@ def feature_errors_as_warnings(feature: Feature) -> Iterator[None]:
     except Exception as error:
         if feature.is_built_in:
             raise
-        warn_of_plugin(f"The feature {feature.name} ({feature.package}) is left out here: {_cause(error)}")
+        warn_of_plugin(
+            f"The feature {feature.name} ({feature.package}) is left out here: {_cause(error)}"
+        )
 
 
 def _built_in() -> Iterator[Feature]:

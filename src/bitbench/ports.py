@@ -55,10 +55,18 @@ class Launch:
     log_file: Path
     loads: tuple[Load, ...]  # one after the other
     seed: int
-    dtype: str | None = None  # what to compute in where the setup does not say; None: the adapter's default
-    top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
-    trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
-    capability: Capability | None = None  # the least among the GPUs it sees; None: there are none, or it is unknown
+    dtype: str | None = (
+        None  # what to compute in where the setup does not say; None: the adapter's default
+    )
+    top_tokens: int = (
+        0  # log-probabilities of so many tokens may be asked for at each place of a prompt
+    )
+    trace_folder: Path | None = (
+        None  # where operator traces shall go; None: this instance is not profiled
+    )
+    capability: Capability | None = (
+        None  # the least among the GPUs it sees; None: there are none, or it is unknown
+    )
 
     @property
     def context_tokens(self) -> int:
@@ -79,7 +87,10 @@ class Launch:
         """Room in whole pages for every request of the largest load, with `margin` tokens for each but no more than the
         model takes: none waits for another's cache."""
         longest = self.context_with(margin)
-        return max(load.requests * ceil(min(load.tokens + margin, longest) / page) * page for load in self.loads)
+        return max(
+            load.requests * ceil(min(load.tokens + margin, longest) / page) * page
+            for load in self.loads
+        )
 
     def required_python(self, engine: str) -> Path:
         if self.python is None:
@@ -105,8 +116,12 @@ class Endpoint:
     extra_body: Mapping[str, Json] = field(default_factory=dict)
     # A server that runs static batches is told in this header how many requests belong together.
     batch_header: str | None = None
-    batch_size: int | None = None  # for that header; None: all requests that a workload has in flight
-    keeps_connections: bool = True  # False: it closes each after a stream, and a request that follows on it is lost
+    batch_size: int | None = (
+        None  # for that header; None: all requests that a workload has in flight
+    )
+    keeps_connections: bool = (
+        True  # False: it closes each after a stream, and a request that follows on it is lost
+    )
     vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
     # What its GET /metrics calls the figures of `records.trial.EngineMetrics`; empty: it has none.
     metrics: Mapping[str, str] = field(default_factory=dict)
@@ -146,18 +161,26 @@ class Instance(Protocol):
 
 class Engine(Protocol):
     name: str
-    environment: str | None  # name of the environment that its instances run in on this machine; None: in none
+    environment: (
+        str | None
+    )  # name of the environment that its instances run in on this machine; None: in none
     # The environment that comes with it, for `bitbench env create`; None where it needs none, or runs in another's.
     own_environment: Environment | None
     needs_model: bool
-    start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
+    start_s: (
+        float  # a typical time to ready on two cores, for estimates before anything was measured
+    )
     overhead_bytes: int  # typical memory beside the weights, likewise
-    scoring: Scoring | None  # how it gives log-probabilities of a text, for quality; None: it does not
+    scoring: (
+        Scoring | None
+    )  # how it gives log-probabilities of a text, for quality; None: it does not
     scoring_reads_cache: bool  # whether they show what a quantized KV cache loses
     # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
     # `profiling.steps` reads them.
     can_profile: bool
-    quick_args: Mapping[str, Argument]  # of a setup for `bitbench quick`: what makes it start sooner
+    quick_args: Mapping[
+        str, Argument
+    ]  # of a setup for `bitbench quick`: what makes it start sooner
     # What `kv_cache` of a study may be, each with the arguments that choose it; empty: there is nothing to choose.
     kv_cache_types: Mapping[str, Mapping[str, Argument]]
 
@@ -195,7 +218,9 @@ class Vocabulary:
 
     size: int
     excluded: tuple[int, ...] = ()
-    words: tuple[int, ...] = ()  # ids that stand for ordinary words: only these, where they are known
+    words: tuple[
+        int, ...
+    ] = ()  # ids that stand for ordinary words: only these, where they are known
 
 
 @dataclass(frozen=True)
@@ -210,8 +235,12 @@ class LoadJob:
     stall_timeout_s: float
     folder: Path = Path()  # what file names in the workload are relative to
     objectives: tuple[Objective, ...] = ()  # that single requests are held to
-    rows_folder: Path | None = None  # where the rows of a long trial are written; None: among temporary files
-    go_on_after_failure: bool = False  # a study's trial with a failed request does not count, so it ends there
+    rows_folder: Path | None = (
+        None  # where the rows of a long trial are written; None: among temporary files
+    )
+    go_on_after_failure: bool = (
+        False  # a study's trial with a failed request does not count, so it ends there
+    )
 
 
 @dataclass(frozen=True)
@@ -229,7 +258,9 @@ class LoadResult:
 
 
 class LoadClient(Protocol):
-    def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
+    def run(
+        self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None
+    ) -> LoadResult:
         """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes. Raises LoadError."""
 
 

@@ -62,17 +62,23 @@ def metric_estimates(samples: Samples, metric: str, confidence: float) -> dict[P
     found = {}
     for point, sample in known.items():
         own = pools[point.workload]
-        others = lent_by_other_workloads(own, (pool for name, pool in pools.items() if name != point.workload))
+        others = lent_by_other_workloads(
+            own, (pool for name, pool in pools.items() if name != point.workload)
+        )
         found[point] = mean_interval(sample, confidence, own, others)
     return found
 
 
 def pooled_variance(samples: Sequence[Sample]) -> Pool:
     """Pool the variance between starts over the configs of a workload."""
-    pools = [Pool(own.variance, own.uncertainty.degrees_of_freedom) for own in samples if own.uncertainty]
+    pools = [
+        Pool(own.variance, own.uncertainty.degrees_of_freedom) for own in samples if own.uncertainty
+    ]
     pool = pool_variances(pools)
     correlation = max(LEAST_CORRELATION, _correlation_in_blocks(samples, pool.variance))
-    return Pool(pool.variance, pool.degrees_of_freedom / (1 + max(len(pools) - 1, 0) * correlation**2))
+    return Pool(
+        pool.variance, pool.degrees_of_freedom / (1 + max(len(pools) - 1, 0) * correlation**2)
+    )
 
 
 def _correlation_in_blocks(samples: Sequence[Sample], variance: float) -> float:
@@ -101,11 +107,15 @@ def mean_interval(
     if known is None or known.degrees_of_freedom < LEAST_FREEDOM:
         return estimate
     reach = exp(known.half_width(confidence))
-    return estimate.model_copy(update={"low": of.mean / reach, "high": of.mean * reach, "confidence": confidence})
+    return estimate.model_copy(
+        update={"low": of.mean / reach, "high": of.mean * reach, "confidence": confidence}
+    )
 
 
 def _moderated(of: Sample, own: Uncertainty, workload: Pool, others: Pool) -> Uncertainty:
-    from_workload = min(LENDING_LIMIT, max(0.0, workload.degrees_of_freedom - own.degrees_of_freedom))
+    from_workload = min(
+        LENDING_LIMIT, max(0.0, workload.degrees_of_freedom - own.degrees_of_freedom)
+    )
     from_others = min(LENDING_LIMIT - from_workload, others.degrees_of_freedom)
     shared = pool_variances(
         [

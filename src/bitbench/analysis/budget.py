@@ -90,11 +90,18 @@ def plan_blocks(
 
 
 def plan_confirmation_blocks(
-    design: Design, left_s: float, confidence: float, components: VarianceComponents, *, target: float
+    design: Design,
+    left_s: float,
+    confidence: float,
+    components: VarianceComponents,
+    *,
+    target: float,
 ) -> BlockPlan:
     """Of two configs: with the least of a quarter, a half and all of the time that is left with which a ratio will
     be known to the target; with all of it where none does. Where that pays for nothing, it takes the least it can."""
-    plans = [plan_blocks(design, share * left_s, confidence, components) for share in (0.25, 0.5, 1.0)]
+    plans = [
+        plan_blocks(design, share * left_s, confidence, components) for share in (0.25, 0.5, 1.0)
+    ]
     known = [plan for plan in plans if plan is not None]
     precise = [plan for plan in known if plan.relative_half_width <= target]
     if precise:
@@ -112,10 +119,14 @@ def variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | 
     known = np.isfinite(of_rounds)
     if not known.any():
         return None
-    between = sum(own.pool.variance * weight for own, weight in zip(found, weights, strict=True)) / sum(weights)
+    between = sum(
+        own.pool.variance * weight for own, weight in zip(found, weights, strict=True)
+    ) / sum(weights)
     of_trials = float(np.average(of_rounds[known] * rounds[known], weights=rounds[known] - 1))
     by_rounds = of_trials * float(np.mean(1 / rounds[rounds > 0]))
-    return VarianceComponents(start_sd=sqrt(max(between - by_rounds, 0.0) / 2), trial_sd=sqrt(of_trials / 2))
+    return VarianceComponents(
+        start_sd=sqrt(max(between - by_rounds, 0.0) / 2), trial_sd=sqrt(of_trials / 2)
+    )
 
 
 def measured_variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
@@ -138,7 +149,9 @@ def _plan(
     new = blocks - len(done)
     per_trial = (sum(1 / each for each in done) + new / rounds) / blocks
     variance = 2 * (components.start_sd**2 + components.trial_sd**2 * per_trial) / blocks
-    half_width = t_reach(lent_degrees_of_freedom(design.configs, blocks) + blocks - 1, confidence) * sqrt(variance)
+    half_width = t_reach(
+        lent_degrees_of_freedom(design.configs, blocks) + blocks - 1, confidence
+    ) * sqrt(variance)
     return BlockPlan(blocks, rounds, half_width, new * (design.starts_s + rounds * design.round_s))
 
 

@@ -32,7 +32,9 @@ from bitbench.study.plan import Config, Point
 from bitbench.util.errors import UsageError
 from bitbench.util.text import did_you_mean
 
-FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
+FEWEST_TRIALS = (
+    3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
+)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,10 @@ class QualityChange:
     @property
     def perplexities(self) -> tuple[Estimate, Estimate]:
         """Return both without intervals: that of the ratio is paired, and much narrower."""
-        before, after = (float(-window_means(side.window, side.logprob).mean()) for side in (self.before, self.after))
+        before, after = (
+            float(-window_means(side.window, side.logprob).mean())
+            for side in (self.before, self.after)
+        )
         return Estimate(value=exp(before)), Estimate(value=exp(after))
 
     def why_undecidable(self, ratio: Estimate) -> str:
@@ -95,7 +100,9 @@ class Changes:
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
-    running: frozenset[Config] = frozenset()  # bitbench did not start them: their trials are the repetitions
+    running: frozenset[Config] = (
+        frozenset()
+    )  # bitbench did not start them: their trials are the repetitions
     quality: Mapping[Pair, QualityChange | Unpaired] = field(default_factory=dict)
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
@@ -146,7 +153,9 @@ def changes_within(study: StudyRecords) -> Changes:
 
     Two that have no two blocks in common are compared by their samples alone.
     """
-    group_of = {config: group for group in ranking_model_groups(study.plan) for config in group.configs}
+    group_of = {
+        config: group for group in ranking_model_groups(study.plan) for config in group.configs
+    }
     tables = cache(lambda metric, group: _tables(study, metric, group))
 
     def log_ratio(pair: Pair, metric: str) -> LogRatio | None:
@@ -177,7 +186,11 @@ def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> 
     """A table has speeds; the ratio of times is the other way round."""
     table = tables.get(pair.after.workload)
     sides = (pair.after.config, pair.before.config)
-    return table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1])) if table else None
+    return (
+        table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1]))
+        if table
+        else None
+    )
 
 
 def _varies(metric: str) -> bool:
@@ -226,21 +239,31 @@ def _quality_change(
     for side, config, is_candidate in zip(sides, pair, (False, True), strict=True):
         record = _scored(side).get(config)
         if record is None or record.corpus is None:
-            return Unpaired(point=point, reason=f"was not measured in {side.name}", was_lost=is_candidate)
+            return Unpaired(
+                point=point, reason=f"was not measured in {side.name}", was_lost=is_candidate
+            )
         texts.append(record.corpus.windows_hash)
         scores.append(short_quality_scores(side, record))
         if not scores[-1].is_finite:
             reason = f"has log-probabilities in {side.name} that are not finite"
             return Unpaired(point=point, reason=reason, was_lost=False)
     if texts[0] != texts[1]:
-        return Unpaired(point=point, reason="was measured on another text, or with another tokenizer", was_lost=False)
+        return Unpaired(
+            point=point,
+            reason="was measured on another text, or with another tokenizer",
+            was_lost=False,
+        )
     return QualityChange(scores[0], scores[1])
 
 
 def _scored(side: StudyRecords) -> dict[Config, QualityRecord]:
     """Return the measurements that left scored tokens."""
     found = last_quality_by_config(side)
-    return {config: record for config, record in found.items() if record.scores_file is not None and record.corpus}
+    return {
+        config: record
+        for config, record in found.items()
+        if record.scores_file is not None and record.corpus
+    }
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
@@ -263,7 +286,9 @@ class GateCondition:
     def check(self, ratio: Estimate) -> Verdict:
         return check_against_limit(ratio, self.limit, at_least=self.is_below)
 
-    def result(self, pair: Pair, ratio: Estimate | None, verdict: Verdict, reason: str = "") -> GateResult:
+    def result(
+        self, pair: Pair, ratio: Estimate | None, verdict: Verdict, reason: str = ""
+    ) -> GateResult:
         return GateResult(
             condition=self.text,
             metric=self.metric,
@@ -280,18 +305,24 @@ def metric_of_change(name: str) -> str:
     metric = find_metric(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
         known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY]
-        raise UsageError(f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}")
+        raise UsageError(
+            f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}"
+        )
     return metric.column
 
 
 def gate_condition(text: str) -> GateCondition:
     match = _CONDITION.fullmatch(text)
     if match is None:
-        raise UsageError(f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"')
+        raise UsageError(
+            f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"'
+        )
     name, sign, minus, amount, percent = match.groups()
     metric = metric_of_change(name)
     if not percent and float(amount):
-        shown = [f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))]
+        shown = [
+            f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))
+        ]
         raise UsageError(f"--fail-if {text!r} needs a percent sign; write {' or '.join(shown)}")
     change = float(amount) / 100 * (-1 if minus == "-" else 1)
     if change <= -1:
@@ -300,13 +331,19 @@ def gate_condition(text: str) -> GateCondition:
 
 
 def judge_gate(
-    condition: GateCondition, pair: Pair, change: Change | QualityChange, confidence: float, asked: int
+    condition: GateCondition,
+    pair: Pair,
+    change: Change | QualityChange,
+    confidence: float,
+    asked: int,
 ) -> GateResult:
     """`asked`: how many points and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
     ratio = change.ratio(single)
     if ratio is None:
-        return condition.result(pair, None, Verdict.INCONCLUSIVE, "a ratio of these means is not defined")
+        return condition.result(
+            pair, None, Verdict.INCONCLUSIVE, "a ratio of these means is not defined"
+        )
     verdict = condition.check(ratio)
     reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
     if lacking := change.why_undecidable(ratio):

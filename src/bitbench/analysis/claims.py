@@ -52,7 +52,11 @@ class Claims:
         if len(self.possible_bests) != 1:
             return self.told_apart
         (best,) = self.possible_bests
-        others = {other for other in self.configs if other != best and (other, best) not in self.told_apart}
+        others = {
+            other
+            for other in self.configs
+            if other != best and (other, best) not in self.told_apart
+        }
         return self.told_apart | {(best, other) for other in others}
 
 
@@ -82,21 +86,29 @@ def claim(
         configs=before.configs,
         against_baseline=_against_baseline(table, baseline, before, alpha, equal_within),
         possible_bests=_possible_bests(table, before, alpha),
-        told_apart=before.told_apart | {_ordered(pair) for pair in apart if not _is_closed(pair, before)},
+        told_apart=before.told_apart
+        | {_ordered(pair) for pair in apart if not _is_closed(pair, before)},
         equal_pairs=before.equal_pairs
         | {frozenset((pair.first, pair.second)) for pair in equal if not _is_closed(pair, before)},
     )
 
 
 def _against_baseline(
-    table: PairTable, baseline: Config | None, before: Claims, alpha: float, equal_within: float | None
+    table: PairTable,
+    baseline: Config | None,
+    before: Claims,
+    alpha: float,
+    equal_within: float | None,
 ) -> dict[Config, AgainstBaseline]:
     if baseline is None:
         return dict(before.against_baseline)
     asked = [claimable_pair(table, config, baseline) for config in before.against_baseline]
     apart, equal = _claimed(asked, alpha, equal_within)
     new = {pair.first: AgainstBaseline.EQUAL for pair in equal}
-    new |= {pair.first: AgainstBaseline.FASTER if pair.log_mean > 0 else AgainstBaseline.SLOWER for pair in apart}
+    new |= {
+        pair.first: AgainstBaseline.FASTER if pair.log_mean > 0 else AgainstBaseline.SLOWER
+        for pair in apart
+    }
     return {
         config: new.get(config, said) if said is AgainstBaseline.UNDECIDED else said
         for config, said in before.against_baseline.items()
@@ -115,11 +127,17 @@ def _claimed(
     """Pairs that differ, and pairs that are equal. One that cannot be compared counts as asked all the same."""
     if equal_within is None:
         adjusted = holm([1.0 if pair is None else pair.p_value for pair in asked])
-        return [pair for pair, p_value in zip(asked, adjusted, strict=True) if pair and p_value < alpha], []
+        return [
+            pair for pair, p_value in zip(asked, adjusted, strict=True) if pair and p_value < alpha
+        ], []
     level = alpha / max(len(asked), 1)
     known = [pair for pair in asked if pair]
     apart = [pair for pair in known if pair.p_value < level]
-    within = (pair for pair in known if abs(pair.log_mean) + pair.half_width(1 - level) <= log(1 + equal_within))
+    within = (
+        pair
+        for pair in known
+        if abs(pair.log_mean) + pair.half_width(1 - level) <= log(1 + equal_within)
+    )
     return apart, [pair for pair in within if pair.p_value >= level]
 
 
@@ -137,7 +155,11 @@ def _ordered(pair: PairedRatio) -> Ordered:
 
 def _is_closed(pair: PairedRatio, claims: Claims) -> bool:
     both = (pair.first, pair.second)
-    return both in claims.told_apart or both[::-1] in claims.told_apart or frozenset(both) in claims.equal_pairs
+    return (
+        both in claims.told_apart
+        or both[::-1] in claims.told_apart
+        or frozenset(both) in claims.equal_pairs
+    )
 
 
 def tested_at(p_values: Sequence[float], error: float) -> list[float]:
@@ -228,7 +250,11 @@ def configs_with_open_claims(claims: Claims, baseline: Config | None) -> tuple[C
     A config whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
     equal within the margin; the baseline, while any config is to be compared with it.
     """
-    undecided = {config for config, said in claims.against_baseline.items() if said is AgainstBaseline.UNDECIDED}
+    undecided = {
+        config
+        for config, said in claims.against_baseline.items()
+        if said is AgainstBaseline.UNDECIDED
+    }
     rivals = {
         config
         for config in claims.possible_bests

@@ -10,7 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import ConfigSummary, EngineSummary, FailureGroup, MemorySummary
+from bitbench.analysis.results.summary import (
+    ConfigSummary,
+    EngineSummary,
+    FailureGroup,
+    MemorySummary,
+)
 from bitbench.records.folder import StudyRecords
 from bitbench.records.roof import Attainable
 from bitbench.records.trial import Failure, InstanceRecord, KernelPath, Memory, Outcome, TrialRecord
@@ -34,7 +39,9 @@ class PhaseSide(Record):
 
     step: Estimate  # seconds
     cost: StepCost | None = None
-    loaded_cost: StepCost | None = None  # of weights that were expanded while they were loaded; else None
+    loaded_cost: StepCost | None = (
+        None  # of weights that were expanded while they were loaded; else None
+    )
     attainable: Attainable | None = None  # by `cost`; None where the machine's roof is not known
 
     @property
@@ -71,7 +78,10 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def summarize_config(
-    config: Config, variant: Variant | None, instances: Sequence[InstanceRecord], trials: Sequence[TrialRecord]
+    config: Config,
+    variant: Variant | None,
+    instances: Sequence[InstanceRecord],
+    trials: Sequence[TrialRecord],
 ) -> ConfigSummary:
     """From all instances and trials of a study, what those of this config say."""
     own = [record for record in instances if record.config == config]
@@ -86,11 +96,17 @@ def summarize_config(
         compile_s=_spread_over_starts(record.facts.compile_s for record in ready),
         idle_memory_bytes=_spread_over_starts(record.memory.resident_bytes for record in ready),
         memory=_summarize_memory(config, variant, ready, trials),
-        engine_versions=_distinct(known.engine_version for known in facts if known.engine_version is not None),
+        engine_versions=_distinct(
+            known.engine_version for known in facts if known.engine_version is not None
+        ),
         kernels=_distinct(kernel for known in facts for kernel in known.kernels),
         kernel_choices=_distinct(known.kernel_choices for known in facts if known.kernel_choices),
-        commands=_distinct(join(without_secret_options(known.command)) for known in facts if known.command),
-        prefix_caching=_distinct(known.prefix_caching for known in facts if known.prefix_caching is not None),
+        commands=_distinct(
+            join(without_secret_options(known.command)) for known in facts if known.command
+        ),
+        prefix_caching=_distinct(
+            known.prefix_caching for known in facts if known.prefix_caching is not None
+        ),
         notes=_distinct(note for known in facts for note in known.notes),
         is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),
         random_weights=variant is not None and variant.facts.random_weights,
@@ -105,7 +121,9 @@ def summarize_failures(trials: Iterable[TrialRecord]) -> tuple[FailureGroup, ...
             continue
         cause = trial.cause or "no cause was recorded"
         failure = Failure(outcome=trial.outcome, cause=cause, log_lines=trial.log_lines)
-        groups.setdefault((trial.outcome, _NUMBER.sub("#", cause)), (failure, []))[1].append(trial.id)
+        groups.setdefault((trial.outcome, _NUMBER.sub("#", cause)), (failure, []))[1].append(
+            trial.id
+        )
     return tuple(FailureGroup(failure=failure, ids=tuple(ids)) for failure, ids in groups.values())
 
 
@@ -114,13 +132,20 @@ def _distinct(values: Iterable[T]) -> tuple[T, ...]:
 
 
 def _summarize_memory(
-    config: Config, variant: Variant | None, instances: Sequence[InstanceRecord], trials: Iterable[TrialRecord]
+    config: Config,
+    variant: Variant | None,
+    instances: Sequence[InstanceRecord],
+    trials: Iterable[TrialRecord],
 ) -> MemorySummary:
     """`instances`: those of this config that came up. Memory counts where a trial was measured and is ok."""
     facts = [record.facts for record in instances]
     by_instance: dict[str, list[Memory]] = {}
     for trial in trials:
-        if trial.point.config == config and trial.kind == "measured" and trial.outcome is Outcome.OK:
+        if (
+            trial.point.config == config
+            and trial.kind == "measured"
+            and trial.outcome is Outcome.OK
+        ):
             by_instance.setdefault(trial.instance_id, []).append(trial.memory)
     return MemorySummary(
         weight_bytes_stored=variant.weight_bytes if variant else None,
@@ -137,7 +162,11 @@ def _summarize_memory(
 
 def _spread_over_starts(values: Iterable[float | None]) -> Estimate | None:
     known = [value for value in values if value is not None]
-    return Estimate(value=float(np.mean(known)), low=min(known), high=max(known), kind="extremes") if known else None
+    return (
+        Estimate(value=float(np.mean(known)), low=min(known), high=max(known), kind="extremes")
+        if known
+        else None
+    )
 
 
 def _per_instance(
@@ -146,7 +175,8 @@ def _per_instance(
     combine: Callable[[list[int]], float],
 ) -> Estimate | None:
     known = (
-        [value for memory in memories if (value := figure(memory)) is not None] for memories in by_instance.values()
+        [value for memory in memories if (value := figure(memory)) is not None]
+        for memories in by_instance.values()
     )
     return _spread_over_starts(combine(values) for values in known if values)
 
@@ -185,7 +215,12 @@ def config_side(of: StudyRecords, config: Config, workload: Workload) -> Side:
     facts = [instance.facts for instance in instances]
     loaded = next((known.weight_bytes_loaded for known in facts if known.weight_bytes_loaded), None)
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
-    if variant and variant.is_dense and _dtype(of.plan, config) == "float32" and variant.facts.parameters:
+    if (
+        variant
+        and variant.is_dense
+        and _dtype(of.plan, config) == "float32"
+        and variant.facts.parameters
+    ):
         stored = FLOAT32_BYTES * variant.facts.parameters
     path = _path(instances)
     is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
@@ -236,4 +271,8 @@ def configs_with_other_settings(plan: Plan) -> list[Config]:
     for config in known:
         chosen = setups[config.engine].model_dump_json(exclude={"name"})
         settings.setdefault((config.variant, setups[config.engine].engine), set()).add(chosen)
-    return [config for config in known if len(settings[config.variant, setups[config.engine].engine]) > 1]
+    return [
+        config
+        for config in known
+        if len(settings[config.variant, setups[config.engine].engine]) > 1
+    ]

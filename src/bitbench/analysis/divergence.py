@@ -71,7 +71,9 @@ class Divergence:
 
 def quality_scores(rows: pa.Table) -> Scores:
     def matrix(name: str) -> npt.NDArray[np.generic]:
-        flat: npt.NDArray[np.generic] = rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        flat: npt.NDArray[np.generic] = (
+            rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+        )
         return flat.reshape(rows.num_rows, -1)
 
     return Scores(
@@ -105,7 +107,9 @@ def _bound_part(baseline: Scores, other: Scores) -> Divergence:
     place = _find_tokens(baseline.top_tokens, other.top_tokens)
     shared = place >= 0
     log_p = baseline.top_logprobs
-    log_q = np.where(shared, np.take_along_axis(other.top_logprobs, np.maximum(place, 0), axis=1), _least(other))
+    log_q = np.where(
+        shared, np.take_along_axis(other.top_logprobs, np.maximum(place, 0), axis=1), _least(other)
+    )
     p = np.where(shared, np.exp(log_p), 0.0)
     q = np.where(shared, np.exp(log_q), 0.0)
     # The token of the text is known from both sides even where it is not among the top of both.
@@ -158,7 +162,9 @@ def window_means(window: Integers, values: Floats) -> Floats:
     return np.asarray(np.bincount(place, values) / counts)
 
 
-def divergence_interval(lower: Floats, upper: Floats, confidence: float, least_value: float = 0.0) -> Estimate:
+def divergence_interval(
+    lower: Floats, upper: Floats, confidence: float, least_value: float = 0.0
+) -> Estimate:
     """Return the mean lower bound over windows, with an interval that covers what the missing mass may add.
 
     It begins where that of the lower bound begins, at `least_value` or above, and ends where that of the upper bound

@@ -37,7 +37,9 @@ def ended_s(record: TrialRecord | InstanceRecord | QualityRecord) -> float:
     return datetime.fromisoformat(record.started_at).timestamp() + (took_s or 0.0)
 
 
-def block_ends(trials: Iterable[TrialRecord], others: Iterable[InstanceRecord | QualityRecord]) -> dict[int, float]:
+def block_ends(
+    trials: Iterable[TrialRecord], others: Iterable[InstanceRecord | QualityRecord]
+) -> dict[int, float]:
     """Seconds since the first start at which each block had ended so far; empty where the records have no times."""
     spans = [_span(record) for record in chain(trials, others) if record.started_at is not None]
     spans.sort(key=lambda span: span[:2])
@@ -45,7 +47,9 @@ def block_ends(trials: Iterable[TrialRecord], others: Iterable[InstanceRecord | 
     elapsed_s, newest_block = 0.0, 0
     reached_s = spans[0].began_s if spans else 0.0
     for span in spans:
-        if span.block is not None and span.block >= newest_block:  # else it was taken up again by a later call
+        if (
+            span.block is not None and span.block >= newest_block
+        ):  # else it was taken up again by a later call
             newest_block = span.block
             elapsed_s += _taken_s(span, reached_s)
             if span.is_trial:

@@ -106,7 +106,9 @@ class Sample:
     n_trials: int
     trial_sd: float | None  # None: a single trial
     variance: float  # of the log means of starts; 0 where fewer than two are known
-    uncertainty: Uncertainty | None  # of the log mean; None: a single start, or a value that has no logarithm
+    uncertainty: (
+        Uncertainty | None
+    )  # of the log mean; None: a single start, or a value that has no logarithm
     by_block: Mapping[int, float]  # the log mean of a start
 
 
@@ -151,14 +153,20 @@ def sample_of_starts(starts: Starts, *, was_running: bool = False) -> Sample:
         trial_sd=float(values.std(ddof=1)) if values.size > 1 else None,
         variance=float(np.var(log_means, ddof=1)) if is_repeated else 0.0,
         uncertainty=mean_uncertainty(logs) if is_repeated else None,
-        by_block={} if was_running else {block: mean for (block, _), mean in zip(starts, log_means, strict=False)},
+        by_block={}
+        if was_running
+        else {block: mean for (block, _), mean in zip(starts, log_means, strict=False)},
     )
 
 
-def mean_t_interval(values: Sequence[float], confidence: float, scale: Callable[[float], float] = float) -> Estimate:
+def mean_t_interval(
+    values: Sequence[float], confidence: float, scale: Callable[[float], float] = float
+) -> Estimate:
     """Return the mean of one group, of values of any sign, with Student's t, on the scale that people read."""
     mean, known = float(np.mean(values)), mean_uncertainty([values])
     if known is None:
         return Estimate(value=scale(mean))
     half = known.half_width(confidence)
-    return Estimate(value=scale(mean), low=scale(mean - half), high=scale(mean + half), confidence=confidence)
+    return Estimate(
+        value=scale(mean), low=scale(mean - half), high=scale(mean + half), confidence=confidence
+    )

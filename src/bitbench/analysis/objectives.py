@@ -20,7 +20,13 @@ import numpy as np
 
 from bitbench.analysis.intervals import t_quantile
 from bitbench.analysis.requests import events_needed_for_percentile
-from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check_against_limit
+from bitbench.analysis.results.estimate import (
+    Estimate,
+    Finding,
+    PercentileEstimate,
+    Verdict,
+    check_against_limit,
+)
 from bitbench.analysis.results.summary import PointSummary
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
@@ -52,7 +58,9 @@ def judge_objectives(sums: RequestSums) -> ObjectiveResult | None:
         missed = f"the queue is growing (latency +{show_seconds(slope)} per second); the offered rate exceeds capacity"
         excess_s = slope * sums.length("planned_s")
     if missed is None and len(known) < len(objectives):
-        why_not = _unknown(sums, next(objective for objective in objectives if objective not in known))
+        why_not = _unknown(
+            sums, next(objective for objective in objectives if objective not in known)
+        )
         return ObjectiveResult(holds=None, why_not=why_not, growth=slope)
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
@@ -91,7 +99,10 @@ def _missed(sums: RequestSums, objectives: Sequence[Objective]) -> tuple[str | N
         value = _value(sums, objective) or 0.0
         excess_s = value - objective.limit
         if excess_s > (worst[1] if worst else 0.0):
-            worst = f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}", excess_s
+            worst = (
+                f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}",
+                excess_s,
+            )
     return worst or (None, None)
 
 
@@ -106,7 +117,9 @@ def _unknown(sums: RequestSums, objective: Objective) -> str:
 
 def _growth(sums: RequestSums) -> tuple[float, bool] | None:
     """Slope of the latency over the trial, and whether it is more than its own noise. None: too few requests."""
-    count, planned, latency = sums.course[np.argsort(sums.course[:, 1] / sums.course[:, 0], kind="stable")].T
+    count, planned, latency = sums.course[
+        np.argsort(sums.course[:, 1] / sums.course[:, 0], kind="stable")
+    ].T
     median_s = sums.statistic("latency", "p50")
     if median_s is None:
         return None
@@ -118,7 +131,9 @@ def _growth(sums: RequestSums) -> tuple[float, bool] | None:
         return None
     sizes = [part.size for part in np.array_split(np.arange(int(reached[-1])), SEGMENTS)]
     begins = np.searchsorted(reached, np.cumsum([0, *sizes[:-1]]), side="right")
-    counts, at, mean = (np.add.reduceat(values[filled], begins) for values in (count, planned, latency))
+    counts, at, mean = (
+        np.add.reduceat(values[filled], begins) for values in (count, planned, latency)
+    )
     at, mean = at / counts, mean / counts
     centred = at - at.mean()
     spread = float((centred**2).sum())
@@ -139,7 +154,9 @@ ONE_START = "one start does not cover a restart"
 def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     metric = OBJECTIVES[objective.name]
     tail, mean = point.tails.get(metric.column), point.metrics.get(metric.column)
-    is_unknown = any(run.outcome is Outcome.OK and run.holds is None and run.why_not for run in point.runs)
+    is_unknown = any(
+        run.outcome is Outcome.OK and run.holds is None and run.why_not for run in point.runs
+    )
     if is_unknown and objective.metric == "tpot":
         verdict, reason = Verdict.INCONCLUSIVE, TPOT_UNKNOWN
         tail = mean = None
@@ -147,7 +164,9 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
         verdict = check_against_limit(tail, objective.limit)
         reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:
-        verdict, reason = judge_mean_objective(mean, objective.limit, too_few=_too_few(metric, point))
+        verdict, reason = judge_mean_objective(
+            mean, objective.limit, too_few=_too_few(metric, point)
+        )
         if objective.statistic != "mean":
             mean = mean.model_copy(update={"note": "per trial"})
     elif any(run.holds is False and run.failed_requests for run in point.runs):
@@ -156,17 +175,27 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
         is_late = any(metric.moves_with in run.uncertain for run in point.runs)
         verdict, reason = Verdict.INCONCLUSIVE, CLIENT_WAS_LATE if is_late else NOT_MEASURED
     return Finding(
-        name=objective.name, unit="s", limit=objective.limit, estimate=tail or mean, verdict=verdict, reason=reason
+        name=objective.name,
+        unit="s",
+        limit=objective.limit,
+        estimate=tail or mean,
+        verdict=verdict,
+        reason=reason,
     )
 
 
-def judge_mean_objective(known: Estimate | None, limit: float, *, too_few: str = "") -> tuple[Verdict, str]:
+def judge_mean_objective(
+    known: Estimate | None, limit: float, *, too_few: str = ""
+) -> tuple[Verdict, str]:
     """Of a mean over trials: the verdict, and why it is inconclusive. `too_few`: why a limit cannot be met by what was
     kept; that it is missed can be seen, since what few requests say of a tail is too low."""
     if known is None:
         return Verdict.INCONCLUSIVE, NOT_MEASURED
     if known.interval is None:
-        return Verdict.INCONCLUSIVE, "too few starts for an interval" if known.covers_starts else ONE_START
+        return (
+            Verdict.INCONCLUSIVE,
+            "too few starts for an interval" if known.covers_starts else ONE_START,
+        )
     verdict = check_against_limit(known, limit)
     if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
         return verdict, ""

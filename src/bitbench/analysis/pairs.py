@@ -57,7 +57,10 @@ def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bo
     """A figure that is missing or not positive has no logarithm, and is taken as missing."""
     configs = tuple(dict.fromkeys(turn.config for turn in figures))
     sign = 1.0 if higher_is_better else -1.0
-    return LogSpeeds(configs, _paired_values({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
+    return LogSpeeds(
+        configs,
+        _paired_values({turn: sign * _log(figure) for turn, figure in figures.items()}, configs),
+    )
 
 
 def _paired_values(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
@@ -122,7 +125,10 @@ class Pool:
 def lent_by_other_workloads(own: Pool, others: Iterable[Pool]) -> Pool:
     """What they lend together to the workload whose variance is `own`."""
     loans = [
-        Pool(other.variance, SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * _agreement(own, other))
+        Pool(
+            other.variance,
+            SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * _agreement(own, other),
+        )
         for other in others
     ]
     return pool_variances(loans)
@@ -151,7 +157,9 @@ class Contrasts:
     first: Places
     second: Places
     by_block: Floats  # pair × block: difference of log speeds; NaN where the two did not meet
-    from_rounds: Floats  # variance of each of these by its rounds alone; NaN where it is of one round
+    from_rounds: (
+        Floats  # variance of each of these by its rounds alone; NaN where it is of one round
+    )
     rounds: Places  # of each of these
 
     def part(self, chosen: Flags) -> "Contrasts":
@@ -184,7 +192,11 @@ class Contrasts:
         weights = self.blocks - 1
         variance = float((self.variances * weights).sum() / weights.sum())
         there = np.isfinite(self.by_block)
-        spare = sum(self._configs(there[:, block]) - 1 for block in range(there.shape[1]) if there[:, block].any())
+        spare = sum(
+            self._configs(there[:, block]) - 1
+            for block in range(there.shape[1])
+            if there[:, block].any()
+        )
         return Pool(variance, spare - self._configs(np.any(there, axis=1)) + 1)
 
     def _configs(self, pairs: Flags) -> int:
@@ -212,7 +224,9 @@ def _differences(by_round: Floats) -> _Differences:
     rounds = np.isfinite(by_round).sum(2)
     means = np.nansum(by_round, axis=2) / np.where(rounds > 0, rounds, np.nan)
     squares = np.nansum((by_round - means[:, :, np.newaxis]) ** 2, axis=2)
-    return _Differences(means, squares / np.where(rounds > 1, (rounds - 1) * rounds, np.nan), rounds)
+    return _Differences(
+        means, squares / np.where(rounds > 1, (rounds - 1) * rounds, np.nan), rounds
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +260,9 @@ class PairTable:
         return None if turned is None else turned.reversed()
 
 
-def paired_ratios(study: Mapping[str, LogSpeeds], baseline: Config | None = None) -> dict[str, PairTable]:
+def paired_ratios(
+    study: Mapping[str, LogSpeeds], baseline: Config | None = None
+) -> dict[str, PairTable]:
     """The pairs of each workload of a study."""
     tables = {}
     for workload, speeds in study.items():
@@ -302,7 +318,9 @@ def _pairs(configs: tuple[Config, ...], own: _Family) -> list[PairedRatio]:
     means = np.nanmean(found.by_block, axis=1)
     blocks = found.blocks
     freedom = np.clip(own.pool.degrees_of_freedom, blocks - 1, blocks - 1 + LENDING_LIMIT)
-    moderated = (freedom * own.pool.variance + (blocks - 1) * found.variances) / (freedom + blocks - 1)
+    moderated = (freedom * own.pool.variance + (blocks - 1) * found.variances) / (
+        freedom + blocks - 1
+    )
     known = np.isfinite(found.from_rounds).sum(1)
     from_rounds = np.nansum(found.from_rounds, axis=1) / np.maximum(known, 1)
     squared = np.maximum(np.maximum(moderated, found.variances), from_rounds) / blocks

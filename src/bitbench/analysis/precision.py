@@ -16,7 +16,9 @@ from bitbench.study.study import Measure
 # interval must be within the target even at the upper limit (of this confidence) of its own uncertainty: 3.7 % at
 # 1 % noise, 4.8 % at 2 %, over 600 simulated studies each; at 0.9 it was 5.5 %.
 SURENESS = 0.97
-TARGET_PRECISION = 0.02  # half width, as a share of the mean, where a config has no other to be compared with
+TARGET_PRECISION = (
+    0.02  # half width, as a share of the mean, where a config has no other to be compared with
+)
 
 
 def enough_instances(groups: Groups, measure: Measure) -> bool:
@@ -29,12 +31,21 @@ def enough_instances(groups: Groups, measure: Measure) -> bool:
     if known is None:
         return False
     # Upper confidence limit of a standard deviation / its estimate (chi-square).
-    factor = sqrt(known.degrees_of_freedom / chi_square_quantile(known.degrees_of_freedom, SURENESS))
-    return known.half_width(measure.confidence) * factor <= TARGET_PRECISION * abs(mean_of_means(groups))
+    factor = sqrt(
+        known.degrees_of_freedom / chi_square_quantile(known.degrees_of_freedom, SURENESS)
+    )
+    return known.half_width(measure.confidence) * factor <= TARGET_PRECISION * abs(
+        mean_of_means(groups)
+    )
 
 
 def is_unfinished(
-    field: ModelGroup, point: Point, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
+    field: ModelGroup,
+    point: Point,
+    counted: Sequence[TrialRecord],
+    found: SequentialAnalysis,
+    *,
+    failed: bool,
 ) -> bool:
     """Return whether a point lacks trials. `counted`: those that count; `failed`: a trial or start of it failed."""
     if field.plan.imported_from is not None:
@@ -42,5 +53,7 @@ def is_unfinished(
     if len({trial.block for trial in counted}) < field.plan.study.measure.starts.min:
         return not failed  # with a budget, the looks say when there are enough
     claims = found.claims.get(point.workload)
-    is_open = claims is not None and point.config in configs_with_open_claims(claims, field.baseline)
+    is_open = claims is not None and point.config in configs_with_open_claims(
+        claims, field.baseline
+    )
     return is_open and found.end is None

@@ -59,7 +59,9 @@ KEYS = (PERPLEXITY, RISE, KL, KL_MASS, KL_MEDIAN, KL_TAIL, PROBABILITY_CHANGE, T
 DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in KEYS}
 
 
-def quality_estimates(scores: Scores, baseline: Scores | None, confidence: float) -> dict[str, Estimate]:
+def quality_estimates(
+    scores: Scores, baseline: Scores | None, confidence: float
+) -> dict[str, Estimate]:
     """Return those of DEFINITIONS that can be said; ask before whether the scores are finite."""
 
     def over_windows(values: Floats, scale: Callable[[float], float] = float) -> Estimate:
@@ -93,19 +95,29 @@ def short_quality_scores(of: StudyRecords, record: QualityRecord) -> Scores:
     return found.among(np.arange(record.corpus.windows)) if record.corpus else found
 
 
-def _judge_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> tuple[QualityState, str]:
+def _judge_quality_loss(
+    estimates: Mapping[str, Estimate], quality: Quality
+) -> tuple[QualityState, str]:
     """Return whether the loss is certainly beyond what the study allows, certainly within it, or neither, and why."""
-    limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
+    limits = (
+        (KL, quality.max_divergence, _nats),
+        (RISE, quality.max_perplexity_rise, show_percent),
+    )
     undecided = ""
     for name, limit, show in limits:
         found = estimates[name]
         verdict = check_against_limit(found, limit)
         what = f"its {DEFINITIONS[name].name}"
         if verdict is Verdict.MISSED and found.low is not None:
-            return QualityState.BEYOND, f"{what} is at least {show(found.low)}, beyond the limit of {show(limit)}"
+            return (
+                QualityState.BEYOND,
+                f"{what} is at least {show(found.low)}, beyond the limit of {show(limit)}",
+            )
         if verdict is Verdict.INCONCLUSIVE and not undecided:
             lack = "probability mass" if name == KL and lacks_mass(found, limit) else "text"
-            undecided = f"not enough {lack} to tell: {what} {_range(found, show)} (limit {show(limit)})"
+            undecided = (
+                f"not enough {lack} to tell: {what} {_range(found, show)} (limit {show(limit)})"
+            )
     return (QualityState.UNDECIDED, undecided) if undecided else (QualityState.WITHIN, "")
 
 
@@ -144,7 +156,9 @@ def quality_baseline(config: Config, plan: Plan) -> Config | None:
     is_compared = len(plan.quality) > 1 and chosen is not None and chosen in plan.quality
     if not dense and plan.study.baseline and chosen and is_compared and chosen.engine in setups:
         return chosen if plan.variant(chosen.variant).model == wanted else None
-    return next((other for other in dense if other.engine == config.engine), dense[0] if dense else None)
+    return next(
+        (other for other in dense if other.engine == config.engine), dense[0] if dense else None
+    )
 
 
 def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
@@ -152,9 +166,17 @@ def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
     this one's is and the study has them; else its own."""
     if not has_quantized_cache(config, plan.study):
         return {config.engine}
-    measured = [plan.study.engine(other.engine) for other in plan.quality if plan.variant(other.variant).is_dense]
+    measured = [
+        plan.study.engine(other.engine)
+        for other in plan.quality
+        if plan.variant(other.variant).is_dense
+    ]
     own = _but_cache(plan.study.engine(config.engine))
-    whole = {setup.name for setup in measured if not setup.has_quantized_cache and _but_cache(setup) == own}
+    whole = {
+        setup.name
+        for setup in measured
+        if not setup.has_quantized_cache and _but_cache(setup) == own
+    }
     return whole or {config.engine}
 
 
@@ -178,7 +200,9 @@ def _alike(config: Config, other: Config, plan: Plan) -> bool:
     return config.variant == other.variant and len(engines) == 1
 
 
-def divergence_by_position(scores: Scores, baseline: Scores, confidence: float) -> tuple[PositionDivergence, ...]:
+def divergence_by_position(
+    scores: Scores, baseline: Scores, confidence: float
+) -> tuple[PositionDivergence, ...]:
     """In stretches that double: from 1, 64, 128 … to the end of the longest window. One that few windows reach has
     the wide interval of few."""
     tokens = bound_divergence(baseline, scores)
@@ -199,7 +223,9 @@ def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     """Each config whose quality was measured or tried, in the order of the plan."""
     last = last_quality_by_config(of)
     known = {config: last[config] for config in of.plan.quality if config in last}
-    read = cache(lambda config: quality_scores(of.scores_of(last[config])))  # a baseline is asked for often
+    read = cache(
+        lambda config: quality_scores(of.scores_of(last[config]))
+    )  # a baseline is asked for often
     return adjust_task_p_values([_summarize(config, known, of.plan, read) for config in known])
 
 
@@ -235,7 +261,10 @@ def losses_of(config: Config, of: StudyRecords) -> Losses | None:
 
 
 def _summarize(
-    config: Config, records: Mapping[Config, QualityRecord], plan: Plan, read: Callable[[Config], Scores]
+    config: Config,
+    records: Mapping[Config, QualityRecord],
+    plan: Plan,
+    read: Callable[[Config], Scores],
 ) -> ConfigQuality:
     quality, record = plan.study.quality or Quality(), records[config]
     baseline = quality_baseline(config, plan)
@@ -275,7 +304,9 @@ def _summarize(
     against = against if against and against.is_finite else None
     confidence = plan.study.measure.confidence
     short = np.arange(known.windows)
-    estimates = quality_estimates(scores.among(short), against.among(short) if against else None, confidence)
+    estimates = quality_estimates(
+        scores.among(short), against.among(short) if against else None, confidence
+    )
     if against is None:
         return known.model_copy(update={"estimates": estimates})
     state, reason = _judge_quality_loss(estimates, quality)
@@ -289,7 +320,9 @@ def _summarize(
     return known.model_copy(update={**found, "state": state, "reason": reason or None})
 
 
-def _with_place(state: QualityState, reason: str, place: int | None, quality: Quality) -> tuple[QualityState, str]:
+def _with_place(
+    state: QualityState, reason: str, place: int | None, quality: Quality
+) -> tuple[QualityState, str]:
     """Add the place of a text from which on it loses; what loses everywhere needs none."""
     is_beyond = state is QualityState.BEYOND
     if place is None or (is_beyond and place == 1):
@@ -309,7 +342,9 @@ def first_divergent_position(stretches: Sequence[PositionDivergence], limit: flo
 
 
 def same_text(own: QualityRecord, other: QualityRecord) -> bool:
-    return bool(own.corpus and other.corpus and own.corpus.windows_hash == other.corpus.windows_hash)
+    return bool(
+        own.corpus and other.corpus and own.corpus.windows_hash == other.corpus.windows_hash
+    )
 
 
 def count_equal_answers(answers: Sequence[Answer], baseline: Sequence[Answer]) -> int | None:
@@ -323,6 +358,9 @@ def is_repetitive_answer(tokens: Sequence[int]) -> bool:
     for length in range(1, len(tokens) // LEAST_REPEATS + 1):
         period = list(tokens[len(tokens) - length :])
         times = max(LEAST_REPEATS, -(-LEAST_REPEATED_TOKENS // length))
-        if times * length <= len(tokens) and list(tokens[len(tokens) - times * length :]) == period * times:
+        if (
+            times * length <= len(tokens)
+            and list(tokens[len(tokens) - times * length :]) == period * times
+        ):
             return True
     return False

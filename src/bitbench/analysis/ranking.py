@@ -45,7 +45,9 @@ class ModelGroup:
         self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
     ) -> SequentialAnalysis:
         """`trials`, `others`: all of the study, since its time is what all of them took."""
-        return sequential_standing(self.plan, trials, others, primary_metric_of(self.plan), self.baseline)
+        return sequential_standing(
+            self.plan, trials, others, primary_metric_of(self.plan), self.baseline
+        )
 
 
 def ranking_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
@@ -61,7 +63,9 @@ def ranking_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
 def baselines_of(plan: Plan) -> dict[Config, Config]:
     """Of each config, the one of its model."""
     groups = ranking_model_groups(plan)
-    return {config: group.baseline for group in groups if group.baseline for config in group.configs}
+    return {
+        config: group.baseline for group in groups if group.baseline for config in group.configs
+    }
 
 
 def model_group_speeds(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
@@ -138,7 +142,9 @@ def rank_configs(
             )
             for config in order
         ),
-        possible_bests=tuple(config for config in order if config in claims.possible_bests) if claims else (),
+        possible_bests=tuple(config for config in order if config in claims.possible_bests)
+        if claims
+        else (),
         starts_needed=None if can_compare else FEWEST_STARTS,
     )
 
@@ -147,7 +153,10 @@ def _in_claimed_order(by_figure: Sequence[Config], apart: frozenset[Ordered]) ->
     """The best first, but none before one that is claimed to be better: they may have run in other blocks."""
     left, order = list(by_figure), list[Config]()
     while left:
-        best = next((config for config in left if not any((other, config) in apart for other in left)), left[0])
+        best = next(
+            (config for config in left if not any((other, config) in apart for other in left)),
+            left[0],
+        )
         order.append(best)
         left.remove(best)
     return order
@@ -159,10 +168,16 @@ def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) 
     better = [other for other in ranked if (other, config) in apart]
     worse = [other for other in ranked if (config, other) in apart]
     rivals = tuple(other for other in ranked if other not in (config, *better, *worse))
-    return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "undecided_with": rivals}
+    return {
+        "rank_low": 1 + len(better),
+        "rank_high": len(ranked) - len(worse),
+        "undecided_with": rivals,
+    }
 
 
-def _against(config: Config, claims: Claims | None, baseline: Config | None) -> AgainstBaseline | None:
+def _against(
+    config: Config, claims: Claims | None, baseline: Config | None
+) -> AgainstBaseline | None:
     if baseline is None or config == baseline:
         return None
     known = claims.against_baseline if claims else {}

@@ -20,7 +20,13 @@ from bitbench.analysis.results.recommendation import (
     Limits,
     Recommendation,
 )
-from bitbench.analysis.results.summary import ConfigQuality, PointSummary, QualityState, Ranking, StudySummary
+from bitbench.analysis.results.summary import (
+    ConfigQuality,
+    PointSummary,
+    QualityState,
+    Ranking,
+    StudySummary,
+)
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
@@ -38,7 +44,10 @@ def recommend(
 ) -> Recommendation:
     """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
     setups = _wanted_setups(summary, engines)
-    memory = next((name for name in MEMORIES if any(name in point.metrics for point in summary.points)), MEMORIES[-1])
+    memory = next(
+        (name for name in MEMORIES if any(name in point.metrics for point in summary.points)),
+        MEMORIES[-1],
+    )
     choices = []
     for part in summary.by_model:
         for ranking in _wanted(part, workloads):
@@ -46,7 +55,11 @@ def recommend(
                 _judge(part, point, ranking, limits, memory=memory)
                 for point in _in_order(part, ranking)
                 if point.point.config.engine in setups
-            ] or [judged for judged in _refused(part, ranking.workload) if judged.config.engine in setups]
+            ] or [
+                judged
+                for judged in _refused(part, ranking.workload)
+                if judged.config.engine in setups
+            ]
             choices.append(_choose(part, ranking, judged, limits))
     return Recommendation(
         study=summary.study.name,
@@ -62,32 +75,53 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     known = {ranking.workload: ranking for ranking in summary.rankings}
     missing = [name for name in workloads if name not in known]
     if missing:
-        raise UsageError(f"this study has no workload {missing[0]}; it has {', '.join(known) or 'none'}")
+        raise UsageError(
+            f"this study has no workload {missing[0]}; it has {', '.join(known) or 'none'}"
+        )
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
 
 
 def _wanted_setups(summary: StudySummary, engines: Sequence[str]) -> set[str]:
     setups = summary.study.engines
-    missing = [name for name in engines if not any(name in (setup.name, setup.engine) for setup in setups)]
+    missing = [
+        name for name in engines if not any(name in (setup.name, setup.engine) for setup in setups)
+    ]
     if missing:
         known = ", ".join(setup.name for setup in setups)
         raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
-    return {setup.name for setup in setups if not engines or setup.name in engines or setup.engine in engines}
+    return {
+        setup.name
+        for setup in setups
+        if not engines or setup.name in engines or setup.engine in engines
+    }
 
 
 def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     place = {entry.config: number for number, entry in enumerate(ranking.entries)}
-    return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
+    return sorted(
+        summary.points_of(ranking.workload),
+        key=lambda point: place.get(point.point.config, len(place)),
+    )
 
 
-def _judge(summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str) -> Judged:
+def _judge(
+    summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str
+) -> Judged:
     config = point.point.config
     entry = next((entry for entry in ranking.entries if entry.config == config), None)
     failed = [run for run in point.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
     if entry is None:
-        causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures)
+        causes = dict.fromkeys(
+            f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures
+        )
         why = "; ".join(causes) or "not run yet"
-        return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
+        return Judged(
+            config=config,
+            figure=None,
+            trials=len(point.runs),
+            failed_trials=len(failed),
+            why_no_result=why,
+        )
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
@@ -105,7 +139,9 @@ def _judge(summary: StudySummary, point: PointSummary, ranking: Ranking, limits:
 def _quality_doubt(summary: StudySummary, config: Config) -> str:
     """What is to be known beside a speed, also where no limit was asked for."""
     rounds_its_cache = has_quantized_cache(config, summary.study)
-    if not rounds_its_cache and next(own.is_reference for own in summary.configs if own.config == config):
+    if not rounds_its_cache and next(
+        own.is_reference for own in summary.configs if own.config == config
+    ):
         return ""
     found = next((quality for quality in summary.quality if quality.config == config), None)
     if found is not None and found.flagged:
@@ -120,18 +156,26 @@ def _quality_doubt(summary: StudySummary, config: Config) -> str:
 def _refused(summary: StudySummary, workload: str) -> list[Judged]:
     """Where no config was tried on a workload, why not."""
     return [
-        Judged(config=refusal.point.config, figure=None, why_no_result=f"not supported: {refusal.reason}")
+        Judged(
+            config=refusal.point.config,
+            figure=None,
+            why_no_result=f"not supported: {refusal.reason}",
+        )
         for refusal in summary.refusals
         if refusal.point.workload == workload
     ]
 
 
-def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory: str) -> Iterable[Finding]:
+def _findings(
+    summary: StudySummary, point: PointSummary, limits: Limits, memory: str
+) -> Iterable[Finding]:
     yield from (judge_objective(objective, point) for objective in limits.objectives)
     if limits.memory_bytes is not None:
         limit, known = float(limits.memory_bytes), point.metrics.get(memory)
         verdict, reason = judge_mean_objective(known, limit)
-        yield Finding(name=MEMORY, unit="bytes", limit=limit, estimate=known, verdict=verdict, reason=reason)
+        yield Finding(
+            name=MEMORY, unit="bytes", limit=limit, estimate=known, verdict=verdict, reason=reason
+        )
     if limits.quality_loss is not None:
         yield _quality(summary, point.point.config, limits.quality_loss)
 
@@ -160,7 +204,9 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
         reason = "too few windows for an interval"
     elif (verdict := check_against_limit(known, limit)) is Verdict.INCONCLUSIVE:
         reason = CONTAINS
-    return Finding(name=QUALITY_LOSS, unit="share", limit=limit, estimate=known, verdict=verdict, reason=reason)
+    return Finding(
+        name=QUALITY_LOSS, unit="share", limit=limit, estimate=known, verdict=verdict, reason=reason
+    )
 
 
 def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
@@ -176,7 +222,9 @@ def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
     return Estimate(value=expm1(known.value), low=low, high=high, confidence=known.confidence)
 
 
-def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged], limits: Limits) -> Choice:
+def _choose(
+    summary: StudySummary, ranking: Ranking, judged: Sequence[Judged], limits: Limits
+) -> Choice:
     """Choose the fastest that meets all limits. Without a limit on quality those of the study rule out."""
     met = [
         own.config
@@ -186,9 +234,15 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged], l
     is_undecided = ranking.starts_needed is not None and bool(met)
     chosen = met[0] if met and not is_undecided else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
-    unranked = {other.config for other in ranking.entries if other.rank_low is None}  # not told apart from any
+    unranked = {
+        other.config for other in ranking.entries if other.rank_low is None
+    }  # not told apart from any
     rivals = () if entry is None else entry.undecided_with
-    undecided = tuple(config for config in met[1:] if config in rivals or not unranked.isdisjoint((config, met[0])))
+    undecided = tuple(
+        config
+        for config in met[1:]
+        if config in rivals or not unranked.isdisjoint((config, met[0]))
+    )
     return Choice(
         workload=ranking.workload,
         model=ranking.model,

@@ -17,12 +17,16 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Config
 
-MOST_REJECTED = 0.1  # of the attempts of a config; beyond it, the ratio with all attempts is shown as well
+MOST_REJECTED = (
+    0.1  # of the attempts of a config; beyond it, the ratio with all attempts is shown as well
+)
 REJECTED = frozenset({Outcome.CLIENT_BOUND, Outcome.DISTURBED})
 
 
 def summarize_rejections(
-    of: StudyRecords, speeds_of: Mapping[Config | None, Speeds], configs_of: Mapping[Config | None, Sequence[Config]]
+    of: StudyRecords,
+    speeds_of: Mapping[Config | None, Speeds],
+    configs_of: Mapping[Config | None, Sequence[Config]],
 ) -> tuple[Rejections, ...]:
     """Return one entry for each config with a trial. Both mappings are by baseline: models are compared apart."""
     attempts = [trial for trial in of.trials if _is_attempt(trial)]
@@ -57,7 +61,9 @@ def _is_attempt(trial: TrialRecord) -> bool:
     return trial.kind == "measured" and trial.turn == 0 and trial.outcome is not Outcome.LOST
 
 
-def _tables(attempts: Sequence[TrialRecord], speeds: Speeds, baseline: Config) -> dict[str, PairTable]:
+def _tables(
+    attempts: Sequence[TrialRecord], speeds: Speeds, baseline: Config
+) -> dict[str, PairTable]:
     """Return the ratios of all attempts by workload. Those of one round are averaged."""
     found: dict[str, dict[TrialKey, list[float]]] = defaultdict(lambda: defaultdict(list))
     places: dict[tuple[str, Config, int], Iterator[int]] = defaultdict(count)
@@ -66,7 +72,9 @@ def _tables(attempts: Sequence[TrialRecord], speeds: Speeds, baseline: Config) -
         if not value:
             continue
         workload, config = trial.point.workload, trial.point.config
-        number = trial.round if trial.round is not None else next(places[workload, config, trial.block])
+        number = (
+            trial.round if trial.round is not None else next(places[workload, config, trial.block])
+        )
         found[workload][TrialKey(config, trial.block, number)].append(log(value))
     higher_is_better = speeds.standing.primary_metric.higher_is_better
     by_workload = {}

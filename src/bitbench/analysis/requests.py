@@ -22,7 +22,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from bitbench.analysis.intervals import t_reach
-from bitbench.analysis.results.estimate import MEDIAN, CountedEvent, PercentileEstimate, is_estimate_carried
+from bitbench.analysis.results.estimate import (
+    MEDIAN,
+    CountedEvent,
+    PercentileEstimate,
+    is_estimate_carried,
+)
 from bitbench.analysis.results.summary import StreamSummary
 from bitbench.records.folder import StudyRecords
 from bitbench.records.request_rows import Floats, RequestRows
@@ -35,7 +40,12 @@ Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its t
 
 
 def percentile(
-    starts: Starts, percent: float, confidence: float, *, event: CountedEvent = CountedEvent.REQUEST, shared_by: int = 1
+    starts: Starts,
+    percent: float,
+    confidence: float,
+    *,
+    event: CountedEvent = CountedEvent.REQUEST,
+    shared_by: int = 1,
 ) -> PercentileEstimate | None:
     """None without a request. One start does not cover the next: both ends are open.
 
@@ -85,19 +95,25 @@ def events_needed_for_percentile(percent: float, clusters: int, confidence: floa
     return ceil(1 / root**2)
 
 
-def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float) -> float:
+def _reach(
+    of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float
+) -> float:
     """How far the interval extends to each side, as a share of requests; without end for one start."""
     if len(of_starts) < 2:
         return inf
     shares = [float((times <= value).mean()) for times in of_starts]
-    error = max(float(np.std(shares, ddof=1)) / sqrt(len(shares)), sqrt(share * (1 - share) / events))
+    error = max(
+        float(np.std(shares, ddof=1)) / sqrt(len(shares)), sqrt(share * (1 - share) / events)
+    )
     return t_reach(len(shares) - 1, confidence) * error
 
 
 COLUMNS = (  # all that is read of a row
     "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "timed_tokens", "status",
 )  # fmt: skip
-POOLED = [metric for metric in METRICS.values() if metric.time is not None and metric.percent is not None]
+POOLED = [
+    metric for metric in METRICS.values() if metric.time is not None and metric.percent is not None
+]
 _TIMES = tuple(dict.fromkeys(metric.time for metric in POOLED if metric.time is not None))
 
 

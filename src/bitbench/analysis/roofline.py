@@ -23,7 +23,9 @@ from bitbench.study.workload import Arrival, Workload, typical_length
 from bitbench.util import yaml_file
 
 
-def phase_step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord]) -> Sample | None:
+def phase_step_sample(
+    phase: Phase, workload: Workload, trials: Sequence[TrialRecord]
+) -> Sample | None:
     """Seconds per step, from trials of one point that count; None where they do not tell.
 
     A decode step gives each sequence one token, so it lasts as long as the time per output token. The prefill of a
@@ -60,8 +62,12 @@ def phase_side(
     return PhaseSide(
         step=step,
         cost=cost,
-        loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
-        attainable=attainable_under_roof(cost, roof, in_int8=_promises_int8(variant)) if cost and roof else None,
+        loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes)
+        if side.is_expanded
+        else None,
+        attainable=attainable_under_roof(cost, roof, in_int8=_promises_int8(variant))
+        if cost and roof
+        else None,
     )
 
 
@@ -71,14 +77,26 @@ def _promises_int8(variant: Variant) -> bool:
 
 
 def _cost(
-    phase: Phase, workload: Workload, variant: Variant, weight_bytes: int | None, kv_token_bytes: int | None
+    phase: Phase,
+    workload: Workload,
+    variant: Variant,
+    weight_bytes: int | None,
+    kv_token_bytes: int | None,
 ) -> StepCost | None:
-    if weight_bytes is None or why_cost_unknown(variant.facts) or "input_tokens" in workload.unknown:
+    if (
+        weight_bytes is None
+        or why_cost_unknown(variant.facts)
+        or "input_tokens" in workload.unknown
+    ):
         return None
     prompt, answer = typical_length(workload.input_tokens), typical_length(workload.output_tokens)
     if phase is Phase.PREFILL:
-        return prefill_cost(variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes)
-    return decode_cost(variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes)
+        return prefill_cost(
+            variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes
+        )
+    return decode_cost(
+        variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes
+    )
 
 
 def roofline_points(of: StudyRecords) -> tuple[PointRoof, ...]:
@@ -100,7 +118,11 @@ def roofline_points(of: StudyRecords) -> tuple[PointRoof, ...]:
                 if side.cost is not None and side.attainable is not None:
                     found.append(
                         PointRoof(
-                            point=point, phase=phase, cost=side.cost, attainable=side.attainable, step_s=side.step.value
+                            point=point,
+                            phase=phase,
+                            cost=side.cost,
+                            attainable=side.attainable,
+                            step_s=side.step.value,
                         )
                     )
     return tuple(found)
@@ -112,7 +134,10 @@ _FILE = Path(__file__).with_name("operator_groups.yaml")
 class Rule(Spec):
     group: ProfileGroup
     names: tuple[str, ...] = Field(description="regular expressions for the whole name")
-    owns: bool = Field(default=False, description="what such an operator calls belongs to its group, whatever it is")
+    owns: bool = Field(
+        default=False,
+        description="what such an operator calls belongs to its group, whatever it is",
+    )
 
 
 class GroupTable(Spec):
@@ -125,7 +150,9 @@ class GroupTable(Spec):
 
 @cache
 def _patterns(table: GroupTable) -> tuple[tuple[re.Pattern[str], Rule], ...]:
-    return tuple((re.compile("|".join(f"(?:{name})" for name in rule.names)), rule) for rule in table.rules)
+    return tuple(
+        (re.compile("|".join(f"(?:{name})" for name in rule.names)), rule) for rule in table.rules
+    )
 
 
 @cache
@@ -139,4 +166,6 @@ def _group_of(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
 @cache
 def operator_group_rules() -> GroupTable:
     text = _FILE.read_text(encoding="utf-8")
-    return yaml_file.parse_yaml(text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError)
+    return yaml_file.parse_yaml(
+        text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError
+    )

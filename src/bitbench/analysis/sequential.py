@@ -68,13 +68,17 @@ class SequentialAnalysis:
     claims: Mapping[str, Claims]
     end: End | None  # None: it goes on, or was never looked at
 
-    def speed(self, workload: str, first: Config, second: Config, confidence: float) -> Estimate | None:
+    def speed(
+        self, workload: str, first: Config, second: Config, confidence: float
+    ) -> Estimate | None:
         """Above 1 where `first` is faster; None where the two have no two blocks in common."""
         table = self.tables.get(workload)
         pair = table.between(first, second) if table else None
         return None if pair is None else pair.ratio(confidence)
 
-    def ratio(self, workload: str, first: Config, second: Config, confidence: float) -> Estimate | None:
+    def ratio(
+        self, workload: str, first: Config, second: Config, confidence: float
+    ) -> Estimate | None:
         """Of the figures themselves, first / second, whichever way is better."""
         sides = (first, second) if self.primary_metric.higher_is_better else (second, first)
         return self.speed(workload, *sides, confidence)
@@ -117,13 +121,19 @@ def sequential_standing(
     for look, seen in looks_taken(plan, trials, others):
         for workload, table in pairs_by_workload(seen, primary_metric, baseline).items():
             claims[workload] = claim(
-                table, baseline, look.alpha, equal_within=plan.study.measure.equal_within, earlier=claims.get(workload)
+                table,
+                baseline,
+                look.alpha,
+                equal_within=plan.study.measure.equal_within,
+                earlier=claims.get(workload),
             )
         ended = end_by_claims(claims, baseline, look)
         if ended is not None:
             break
     speeds = _speeds(counted, primary_metric)
-    return SequentialAnalysis(primary_metric, speeds, paired_ratios(speeds, baseline), claims, ended)
+    return SequentialAnalysis(
+        primary_metric, speeds, paired_ratios(speeds, baseline), claims, ended
+    )
 
 
 def looks_taken(
@@ -135,7 +145,8 @@ def looks_taken(
     taken = _looks(plan, blocks, block_ends(trials, others))
     known = [set(blocks[: look.blocks]) for look in taken]
     return [
-        (look, [trial for trial in counted if trial.block in seen]) for look, seen in zip(taken, known, strict=True)
+        (look, [trial for trial in counted if trial.block in seen])
+        for look, seen in zip(taken, known, strict=True)
     ]
 
 
@@ -148,7 +159,9 @@ def pairs_by_workload(
     trials: Sequence[TrialRecord], primary_metric: PrimaryMetric, baseline: Config | None
 ) -> dict[str, PairTable]:
     """By workload, from the trials that count: the same for every question that is asked about them."""
-    return paired_ratios(_speeds([trial for trial in trials if trial.counts], primary_metric), baseline)
+    return paired_ratios(
+        _speeds([trial for trial in trials if trial.counts], primary_metric), baseline
+    )
 
 
 def points_with_open_claims(found: SequentialAnalysis, baseline: Config | None) -> set[Point]:
@@ -169,9 +182,17 @@ def _looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list
         return [Look(len(blocks), alpha, is_last=True)] if len(blocks) > 1 else []
     if measure.budget is None:  # that of starts is what looks have to share
         first = min(max(FIRST_LOOK, starts.min), max(starts.max, 2))
-        return spend(alpha, ((done, done / starts.max, done >= starts.max) for done in range(first, len(blocks) + 1)))
+        return spend(
+            alpha,
+            (
+                (done, done / starts.max, done >= starts.max)
+                for done in range(first, len(blocks) + 1)
+            ),
+        )
     ends_s = [ends[block] for block in blocks if block in ends]
-    return claim_looks(ends_s, measure.budget, alpha, fewest_blocks=starts.min, most_blocks=starts.max)
+    return claim_looks(
+        ends_s, measure.budget, alpha, fewest_blocks=starts.min, most_blocks=starts.max
+    )
 
 
 def _speeds(trials: Sequence[TrialRecord], primary_metric: PrimaryMetric) -> dict[str, LogSpeeds]:
@@ -195,12 +216,18 @@ def _primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> flo
 def sequential_turns(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
     """Where trials did not alternate, a round is a trial's place among those of its block that count; what a block
     that was resumed in the other way has already is passed over."""
-    taken = {(trial.point.config, trial.block, trial.round) for trial in trials if trial.round is not None}
+    taken = {
+        (trial.point.config, trial.block, trial.round)
+        for trial in trials
+        if trial.round is not None
+    }
     places: dict[tuple[Config, int], Iterator[int]] = defaultdict(count)
     found = {}
     for trial in trials:
         config, block, round_ = trial.point.config, trial.block, trial.round
         if round_ is None:
-            round_ = next(place for place in places[config, block] if (config, block, place) not in taken)
+            round_ = next(
+                place for place in places[config, block] if (config, block, place) not in taken
+            )
         found[TrialKey(config, block, round_)] = trial
     return found

@@ -60,7 +60,11 @@ def study_differences(
             unknown[fact] = unknown.get(fact, True) and first is None
             continue
         unknown[fact] = False
-        found.append(Difference(fact=fact, subject=subject, before=first or "unknown", after=second or "unknown"))
+        found.append(
+            Difference(
+                fact=fact, subject=subject, before=first or "unknown", after=second or "unknown"
+            )
+        )
     return found, [fact for fact, is_unknown in unknown.items() if is_unknown]
 
 
@@ -78,7 +82,12 @@ def _facts(
             first, second = (side[environment].get(package) for side in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for config, other in pairs:
-        yield Fact.KERNEL, other.name, _compared_kernels(before, config), _compared_kernels(after, other)
+        yield (
+            Fact.KERNEL,
+            other.name,
+            _compared_kernels(before, config),
+            _compared_kernels(after, other),
+        )
         for fact, read in CONFIG_FACTS.items():
             yield fact, other.name, read(before, config), read(after, other)
 
@@ -89,11 +98,15 @@ def _compared_tool(side: StudyRecords) -> str:
     return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
 
 
-def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[StudyRecords, Config], Shown]:
+def _of_instances(
+    read: Callable[[InstanceRecord], Iterable[str]],
+) -> Callable[[StudyRecords, Config], Shown]:
     """What the instances of a config say, each thing once."""
 
     def shown(side: StudyRecords, config: Config) -> Shown:
-        said = (word for record in side.instances if record.config == config for word in read(record))
+        said = (
+            word for record in side.instances if record.config == config for word in read(record)
+        )
         return ", ".join(sorted(set(said))) or None
 
     return shown
@@ -113,7 +126,9 @@ def _arguments(side: StudyRecords, config: Config) -> Shown:
     dtype = side.plan.chosen_dtypes.get(config)
     environment = {f"${name}": value for name, value in setup.env.items()}
     given = {**({"dtype": dtype} if dtype else {}), **setup.settings, **environment}
-    chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
+    chosen = {
+        name: value for name, value in given.items() if not is_secret(name)
+    }  # a key changes no figure
     if side.was_running(config):
         chosen.pop("url", None)  # nor does the port that a server listens on
     if not chosen and side.plan.imported_from:
@@ -123,17 +138,25 @@ def _arguments(side: StudyRecords, config: Config) -> Shown:
 
 CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
     Fact.ENGINE_VERSION: _of_instances(
-        lambda record: [record.facts.engine_version] if record.facts.engine_version is not None else []
+        lambda record: (
+            [record.facts.engine_version] if record.facts.engine_version is not None else []
+        )
     ),
     Fact.ARGUMENTS: _arguments,
     Fact.PREFIX_CACHING: _of_instances(
-        lambda record: [] if record.facts.prefix_caching is None else ["on" if record.facts.prefix_caching else "off"]
+        lambda record: (
+            []
+            if record.facts.prefix_caching is None
+            else ["on" if record.facts.prefix_caching else "off"]
+        )
     ),
     Fact.ARTIFACT: lambda side, config: side.plan.variant(config.variant).content_hash,
 }
 
 
-CACHE_SHARES_APART = 0.1  # of two sides that both used a cache: with such shares they did not do the same work
+CACHE_SHARES_APART = (
+    0.1  # of two sides that both used a cache: with such shares they did not do the same work
+)
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
 
 
@@ -147,7 +170,9 @@ def compare_studies(
     """Compare points of the same config and workload. Raises CannotCompareError where a fact differs that is not
     allowed."""
     common = [point for point in before.plan.points if point in set(after.plan.points)]
-    shared = [(config, config) for config in before.plan.configs if config in set(after.plan.configs)]
+    shared = [
+        (config, config) for config in before.plan.configs if config in set(after.plan.configs)
+    ]
     configs = list(dict.fromkeys([*((point.config, point.config) for point in common),
                                      *quality_pairs((before, after), shared)]))  # fmt: skip
     if not configs:
@@ -165,11 +190,17 @@ def compare_studies(
 
 
 def _allowed_differences(
-    before: StudyRecords, after: StudyRecords, configs: Sequence[tuple[Config, Config]], allowed: Iterable[Fact]
+    before: StudyRecords,
+    after: StudyRecords,
+    configs: Sequence[tuple[Config, Config]],
+    allowed: Iterable[Fact],
 ) -> dict[str, object]:
     """Fields of a Comparison. Raises CannotCompareError."""
     found, unknown = study_differences(before, after, configs)
-    found = [difference.model_copy(update={"is_allowed": difference.fact in set(allowed)}) for difference in found]
+    found = [
+        difference.model_copy(update={"is_allowed": difference.fact in set(allowed)})
+        for difference in found
+    ]
     _refuse_differences([difference for difference in found if not difference.is_allowed])
     return {"differences": tuple(found), "unknown_facts": tuple(unknown)}
 
@@ -183,13 +214,22 @@ def compare_within_study(
     """(before, after) within one study: what differs between them is the question, and is only named."""
     points = set(side.plan.points)
     paired = [
-        Pair(Point(config=before, workload=workload.name), Point(config=after, workload=workload.name))
+        Pair(
+            Point(config=before, workload=workload.name),
+            Point(config=after, workload=workload.name),
+        )
         for before, after in pairs
         for workload in side.plan.study.workloads
-        if {Point(config=before, workload=workload.name), Point(config=after, workload=workload.name)} <= points
+        if {
+            Point(config=before, workload=workload.name),
+            Point(config=after, workload=workload.name),
+        }
+        <= points
     ]
     if not paired and not quality_pairs((side, side), pairs):
-        raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
+        raise CannotCompareError(
+            f"the two have no workload in common in {side.name}, and no measured quality"
+        )
     found, unknown = study_differences(side, side, pairs)
     changes, cached = changes_within(side), study_cache_differences((side, side), paired)
     compared = _compared((side, side), changes, paired, pairs, cached, conditions=conditions)
@@ -219,7 +259,10 @@ def _compared(
     if pairs:
         named.insert(0, METRICS[measure.metric].column)
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
-    pairs_of: dict[str, Sequence[Pair]] = {**dict.fromkeys(wanted, pairs), PERPLEXITY: list(changes.quality)}
+    pairs_of: dict[str, Sequence[Pair]] = {
+        **dict.fromkeys(wanted, pairs),
+        PERPLEXITY: list(changes.quality),
+    }
     asked = _asked(pairs_of, changes, conditions)
     found = [
         point
@@ -227,12 +270,18 @@ def _compared(
         for point in compared_points(own, changes, metric, measure.confidence, undecided=cached)
     ]
     gates = tuple(_gates(asked, changes, measure.confidence, cached))
-    has_quality = PERPLEXITY in {*(point.metric for point in found), *(gate.metric for gate in gates)}
+    has_quality = PERPLEXITY in {
+        *(point.metric for point in found),
+        *(gate.metric for gate in gates),
+    }
     return Comparison(
         baseline=before.name,
         candidate=after.name,
         confidence=measure.confidence,
-        definitions={metric: _DEFINITIONS[metric] for metric in (*wanted, *([PERPLEXITY] if has_quality else []))},
+        definitions={
+            metric: _DEFINITIONS[metric]
+            for metric in (*wanted, *([PERPLEXITY] if has_quality else []))
+        },
         points=tuple(found),
         unpaired=(
             *(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()),
@@ -257,14 +306,22 @@ def study_cache_differences(
 
 
 def compared_points(
-    pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float, undecided: Container[Pair] = ()
+    pairs: Sequence[Pair],
+    changes: Changes,
+    metric: str,
+    confidence: float,
+    undecided: Container[Pair] = (),
 ) -> list[ComparedPoint]:
     """The pairs that have this figure on both sides, with a verdict that is corrected for all of them; without one
     where they are `undecided`."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [_gain(change, confidence, metric) for _, change in both]
     levels = tested_at([_p_value(ratio) for ratio in ratios], 1 - confidence)
-    known = [] if metric == PERPLEXITY else [metric_estimates(side, metric, confidence) for side in changes.samples]
+    known = (
+        []
+        if metric == PERPLEXITY
+        else [metric_estimates(side, metric, confidence) for side in changes.samples]
+    )
     found = []
     for (pair, change), ratio, level in zip(both, ratios, levels, strict=True):
         corrected = _gain(change, 1 - level, metric)
@@ -330,16 +387,23 @@ def _asked(
         metric = condition.metric
         pairs = pairs_of[metric]
         if not pairs and metric == PERPLEXITY:
-            raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
+            raise CannotCompareError(
+                "a limit on perplexity needs studies that measured quality; neither did"
+            )
         if not pairs:  # else a limit that nothing is held against would be kept
             raise CannotCompareError(f"a limit on {metric} needs a workload that both ran")
-        known = [pair for pair in pairs if changes.before(pair, metric) or changes.after(pair, metric)]
+        known = [
+            pair for pair in pairs if changes.before(pair, metric) or changes.after(pair, metric)
+        ]
         asked += [(condition, pair) for pair in known or pairs]
     return asked
 
 
 def _gates(
-    asked: Sequence[tuple[GateCondition, Pair]], changes: Changes, confidence: float, cached: Container[Pair]
+    asked: Sequence[tuple[GateCondition, Pair]],
+    changes: Changes,
+    confidence: float,
+    cached: Container[Pair],
 ) -> Iterator[GateResult]:
     for condition, pair in asked:
         change = changes.find(pair, condition.metric)
@@ -348,7 +412,9 @@ def _gates(
             unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE}
             yield judged.model_copy(update=unsure) if pair in cached else judged
         else:
-            yield condition.result(pair, None, Verdict.INCONCLUSIVE, changes.why_missing(pair, condition.metric))
+            yield condition.result(
+                pair, None, Verdict.INCONCLUSIVE, changes.why_missing(pair, condition.metric)
+            )
 
 
 def _unpaired(
@@ -362,7 +428,9 @@ def _unpaired(
         elif after and not before:
             found.append(_without_result(sides[0], pair.before, was_lost=False))
         elif not before:
-            found.append(Unpaired(point=pair.after, reason="has no result on either side", was_lost=False))
+            found.append(
+                Unpaired(point=pair.after, reason="has no result on either side", was_lost=False)
+            )
     if sides[0] is sides[1]:
         return found
     paired = {point for pair in pairs for point in (pair.before, pair.after)}
@@ -376,19 +444,25 @@ def _unpaired(
 
 
 def _without_result(side: StudyRecords, point: Point, *, was_lost: bool) -> Unpaired:
-    outcomes = sorted({trial.outcome.value for trial in side.trials if trial.point == point} - {Outcome.OK.value})
+    outcomes = sorted(
+        {trial.outcome.value for trial in side.trials if trial.point == point} - {Outcome.OK.value}
+    )
     reason = f"has no result in {side.name}" + (f" ({', '.join(outcomes)})" if outcomes else "")
     return Unpaired(point=point, reason=reason, was_lost=was_lost)
 
 
-def _refuse_other_shapes(before: StudyRecords, after: StudyRecords, workloads: Iterable[str]) -> None:
+def _refuse_other_shapes(
+    before: StudyRecords, after: StudyRecords, workloads: Iterable[str]
+) -> None:
     for name in sorted(workloads):
         own, other = before.plan.study.workload(name), after.plan.study.workload(name)
         differing = [part for part in SHAPE if getattr(own, part) != getattr(other, part)]
         if differing:
             raise CannotCompareError(
                 f"workload {name} is not the same: "
-                + "; ".join(f"{part} {getattr(own, part)} and {getattr(other, part)}" for part in differing)
+                + "; ".join(
+                    f"{part} {getattr(own, part)} and {getattr(other, part)}" for part in differing
+                )
             )
 
 
@@ -401,4 +475,6 @@ def _refuse_differences(found: Sequence[Difference]) -> None:
         for other in found
     )
     allow = " ".join(f"--allow {fact.value}" for fact in facts)
-    raise CannotCompareError(f"not comparable, this differs: {said}; to compare all the same, add {allow}")
+    raise CannotCompareError(
+        f"not comparable, this differs: {said}; to compare all the same, add {allow}"
+    )

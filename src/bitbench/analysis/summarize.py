@@ -11,7 +11,12 @@ from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import is_unfinished
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
-from bitbench.analysis.ranking import ModelGroup, rank_configs, ranking_model_group, ranking_model_groups
+from bitbench.analysis.ranking import (
+    ModelGroup,
+    rank_configs,
+    ranking_model_group,
+    ranking_model_groups,
+)
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.rejections import summarize_rejections
 from bitbench.analysis.requests import pooled_requests, request_tails, stream_summary
@@ -56,7 +61,9 @@ def summarize(of: StudyRecords) -> StudySummary:
     plan, samples = of.plan, samples_by_point(of)
     estimates = absolute_estimates(samples, of.study.measure.confidence)
     fields = {field: _speeds(of, field, samples) for field in ranking_model_groups(plan)}
-    of_point = {point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points}
+    of_point = {
+        point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points
+    }
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
     return StudySummary(
@@ -65,11 +72,14 @@ def summarize(of: StudyRecords) -> StudySummary:
         baseline=baseline_of(plan),
         definitions=DEFINITIONS,
         points=tuple(
-            _with_requests(of, _summarize_point(point, trials, *of_point[point], estimates[point]), trials)
+            _with_requests(
+                of, _summarize_point(point, trials, *of_point[point], estimates[point]), trials
+            )
             for point, trials in _by_point(of).items()
         ),
         configs=tuple(
-            summarize_config(config, variants.get(config.variant), of.instances, of.trials) for config in plan.configs
+            summarize_config(config, variants.get(config.variant), of.instances, of.trials)
+            for config in plan.configs
         ),
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
@@ -107,17 +117,24 @@ def summarize_speeds(of: StudyRecords, config: Config) -> Speeds:
 
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Samples) -> Speeds:
-    return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
+    return Speeds(
+        field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence
+    )
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
-    return tuple(ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline) for field in fields)
+    return tuple(
+        ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline)
+        for field in fields
+    )
 
 
 def samples_by_point(of: StudyRecords) -> dict[Point, dict[str, Sample]]:
     """Each figure that counts, by point."""
     return {
-        point: _samples([trial for trial in trials if trial.counts], was_running=of.was_running(point.config))
+        point: _samples(
+            [trial for trial in trials if trial.counts], was_running=of.was_running(point.config)
+        )
         for point, trials in _by_point(of).items()
     }
 
@@ -151,7 +168,9 @@ def _metrics(record: TrialRecord) -> dict[str, float]:
 def _certain_metrics(record: TrialRecord) -> dict[str, float]:
     """Without those that a late client may have moved too far."""
     return {
-        name: value for name, value in _metrics(record).items() if RECORDED[name].moves_with not in record.uncertain
+        name: value
+        for name, value in _metrics(record).items()
+        if RECORDED[name].moves_with not in record.uncertain
     }
 
 
@@ -161,9 +180,15 @@ def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, 
         start = record.block, record.instance_id
         for metric, value in _certain_metrics(record).items():
             grouped.setdefault(metric, {}).setdefault(start, []).append(value)
-    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per start
+    for peak in grouped.keys() & {
+        "peak_bytes",
+        "device_peak_bytes",
+    }:  # it only rises: one value per start
         grouped[peak] = {start: [max(values)] for start, values in grouped[peak].items()}
-    return {metric: sample_of_starts(starts, was_running=was_running) for metric, starts in grouped.items()}
+    return {
+        metric: sample_of_starts(starts, was_running=was_running)
+        for metric, starts in grouped.items()
+    }
 
 
 def _summarize_point(
@@ -180,7 +205,9 @@ def _summarize_point(
         point=point,
         metrics=dict(estimates),
         runs=tuple(
-            _run(record, plan.study.objectives) for record in records if record.kind == "measured" and record.turn == 0
+            _run(record, plan.study.objectives)
+            for record in records
+            if record.kind == "measured" and record.turn == 0
         ),
         outliers=_outliers(counted),
         failures=failures,
@@ -189,7 +216,9 @@ def _summarize_point(
     )
 
 
-def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]) -> PointSummary:
+def _with_requests(
+    of: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]
+) -> PointSummary:
     """And what its single requests say. Rows are read here and not kept: those of one point are in memory at a time."""
     requests = pooled_requests(of, trials)
     workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
@@ -219,7 +248,11 @@ def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
 def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     found = []
     for metric in FLAGGED_METRICS:
-        known = [(record, value) for record in counted if (value := _certain_metrics(record).get(metric)) is not None]
+        known = [
+            (record, value)
+            for record in counted
+            if (value := _certain_metrics(record).get(metric)) is not None
+        ]
         values = [value for _, value in known]
         found += [
             Outlier(
@@ -250,7 +283,9 @@ def summarize_outliers(values: Sequence[float]) -> list[int]:
 def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ranking, ...]:
     """By workload, and in it by model."""
     return tuple(
-        _rank(field, workload.name, speeds).model_copy(update={"model": field.model if len(fields) > 1 else None})
+        _rank(field, workload.name, speeds).model_copy(
+            update={"model": field.model if len(fields) > 1 else None}
+        )
         for workload in of.study.workloads
         for field, speeds in fields.items()
     )
@@ -266,11 +301,15 @@ def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
         if baseline is not None and entry.config != baseline:
             ratio = speeds.between(entry.config, baseline, workload)
         same_engine = _same_engine_ratio(field, workload, speeds, entry.config)
-        entries.append(entry.model_copy(update={"ratio_to_baseline": ratio, "same_engine": same_engine}))
+        entries.append(
+            entry.model_copy(update={"ratio_to_baseline": ratio, "same_engine": same_engine})
+        )
     return ranking.model_copy(update={"entries": tuple(entries)})
 
 
-def _same_engine_ratio(field: ModelGroup, workload: str, speeds: Speeds, config: Config) -> SameEngineRatio | None:
+def _same_engine_ratio(
+    field: ModelGroup, workload: str, speeds: Speeds, config: Config
+) -> SameEngineRatio | None:
     """Compare a config with the unquantized model on its engine; None if that is the baseline or has no result.
 
     A baseline on another engine, or in another number format, says how two engines differ as well.
@@ -278,7 +317,11 @@ def _same_engine_ratio(field: ModelGroup, workload: str, speeds: Speeds, config:
     unquantized = {variant.name for variant in field.plan.variants if variant.is_dense}
     if field.baseline is None or config.variant in unquantized:
         return None
-    own = [other for other in field.configs if other.engine == config.engine and other.variant in unquantized]
+    own = [
+        other
+        for other in field.configs
+        if other.engine == config.engine and other.variant in unquantized
+    ]
     if field.baseline in own:
         return None
     for other in own:
@@ -291,7 +334,11 @@ def _ranked(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
     of_workload = [point for point in field.plan.points if point.workload == workload]
     return rank_configs(
         workload,
-        {point.config: own[speeds.metric] for point in of_workload if speeds.metric in (own := speeds.samples[point])},
+        {
+            point.config: own[speeds.metric]
+            for point in of_workload
+            if speeds.metric in (own := speeds.samples[point])
+        },
         speeds.standing,
         baseline=field.baseline,
         confidence=speeds.confidence,

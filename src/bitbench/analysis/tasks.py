@@ -38,7 +38,9 @@ def compare_tasks(
     summed = {(result.task, result.metric) for result in results}
     found += [_of_answers(key, own[key]) for key in own if key not in summed]
     return tuple(
-        estimate.model_copy(update=_paired(own[key], others.get(key, {}), confidence)) if key in own else estimate
+        estimate.model_copy(update=_paired(own[key], others.get(key, {}), confidence))
+        if key in own
+        else estimate
         for estimate in found
         for key in [(estimate.task, estimate.metric)]
     )
@@ -48,7 +50,9 @@ def _by_task(answers: Iterable[TaskAnswer]) -> dict[Key, dict[str, TaskAnswer]]:
     found: dict[Key, dict[str, TaskAnswer]] = {}
     for answer in answers:
         if answer.task.startswith(f"{BUILT_IN}/"):
-            found.setdefault((BUILT_IN, answer.metric), {})[f"{answer.task} {answer.question}"] = answer
+            found.setdefault((BUILT_IN, answer.metric), {})[f"{answer.task} {answer.question}"] = (
+                answer
+            )
         found.setdefault((answer.task, answer.metric), {})[answer.question] = answer
     return found
 
@@ -57,7 +61,11 @@ def _of_answers(key: Key, answers: Answers) -> TaskEstimate:
     count = len(answers)
     share = sum(answer.is_right for answer in answers.values()) / count
     return TaskEstimate(
-        task=key[0], metric=key[1], value=share, standard_error=sqrt(share * (1 - share) / count), samples=count
+        task=key[0],
+        metric=key[1],
+        value=share,
+        standard_error=sqrt(share * (1 - share) / count),
+        samples=count,
     )
 
 
@@ -81,7 +89,11 @@ def _of_result(result: TaskResult, other: TaskResult | None) -> TaskEstimate:
 def _paired(answers: Answers, baseline: Answers, confidence: float) -> dict[str, object]:
     known = [answer.is_cut for answer in answers.values() if answer.is_cut is not None]
     found: dict[str, object] = {"cut_share": sum(known) / len(known) if known else None}
-    pairs = [(answer.is_right, baseline[name].is_right) for name, answer in answers.items() if name in baseline]
+    pairs = [
+        (answer.is_right, baseline[name].is_right)
+        for name, answer in answers.items()
+        if name in baseline
+    ]
     if pairs:
         lost = sum(before and not now for now, before in pairs)
         gained = sum(now and not before for now, before in pairs)
@@ -97,10 +109,16 @@ def task_flips(lost: int, gained: int, asked: int, confidence: float) -> TaskFli
     spread = sqrt(max(flipped + 2 * ADDED - count * centre**2, 0.0)) / count
     half = normal_quantile((1 + confidence) / 2) * spread
     difference = Estimate(
-        value=(gained - lost) / asked, low=max(centre - half, -1.0), high=min(centre + half, 1.0), confidence=confidence
+        value=(gained - lost) / asked,
+        low=max(centre - half, -1.0),
+        high=min(centre + half, 1.0),
+        confidence=confidence,
     )
     return TaskFlips(
-        lost=lost, gained=gained, difference=difference, p_value=fair_coin_p_value(min(lost, gained), flipped)
+        lost=lost,
+        gained=gained,
+        difference=difference,
+        p_value=fair_coin_p_value(min(lost, gained), flipped),
     )
 
 
@@ -115,10 +133,14 @@ def adjust_task_p_values(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, 
     tasks = [list(row.tasks) for row in rows]
     for alike in by_key.values():
         flips = [flips for row, place in alike if (flips := tasks[row][place].flips) is not None]
-        for (row, place), known, value in zip(alike, flips, holm([flip.p_value for flip in flips]), strict=True):
+        for (row, place), known, value in zip(
+            alike, flips, holm([flip.p_value for flip in flips]), strict=True
+        ):
             update = {"flips": known.model_copy(update={"p_value": value})}
             tasks[row][place] = tasks[row][place].model_copy(update=update)
-    return tuple(row.model_copy(update={"tasks": tuple(own)}) for row, own in zip(rows, tasks, strict=True))
+    return tuple(
+        row.model_copy(update={"tasks": tuple(own)}) for row, own in zip(rows, tasks, strict=True)
+    )
 
 
 def needles_of(answers: Iterable[TaskAnswer]) -> Iterator[NeedleDepth]:

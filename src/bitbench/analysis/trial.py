@@ -20,7 +20,9 @@ DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDE
 def metrics_of_trial(sums: RequestSums, energy_j: float | None = None) -> TrialMetrics:
     """The figures of one trial from its request rows; only complete requests count. `energy_j`: what its GPUs took
     meanwhile."""
-    found = TrialMetrics(**{column: sums.metric(RECORDED[column]) for column in TrialMetrics.model_fields})
+    found = TrialMetrics(
+        **{column: sums.metric(RECORDED[column]) for column in TrialMetrics.model_fields}
+    )
     served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
     share, tokens = sums.good_share, sums.output_tokens
     return found.model_copy(
@@ -31,7 +33,9 @@ def metrics_of_trial(sums: RequestSums, energy_j: float | None = None) -> TrialM
     )
 
 
-CACHED = 0.01  # of a trial's prompt tokens: less is a token or two that prompts have in common by chance
+CACHED = (
+    0.01  # of a trial's prompt tokens: less is a token or two that prompts have in common by chance
+)
 
 
 def cached_share(counted: EngineMetrics | None, sums: RequestSums) -> float | None:

@@ -23,11 +23,20 @@ from math import exp, log, sqrt
 import numpy as np
 
 from bitbench.analysis.intervals import Sample
-from bitbench.analysis.pairs import LENDING_LIMIT, Floats, LogRatio, Pool, lent_by_other_workloads, pool_variances
+from bitbench.analysis.pairs import (
+    LENDING_LIMIT,
+    Floats,
+    LogRatio,
+    Pool,
+    lent_by_other_workloads,
+    pool_variances,
+)
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Point
 
-Starts = Sequence[Sequence[float]]  # logarithms of a speed or a time: one group per start, one value per trial
+Starts = Sequence[
+    Sequence[float]
+]  # logarithms of a speed or a time: one group per start, one value per trial
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,9 @@ class _Side:
         return self.variance / self.starts
 
 
-def unpaired_ratios(before: Mapping[Point, Starts], after: Mapping[Point, Starts]) -> dict[Point, LogRatio]:
+def unpaired_ratios(
+    before: Mapping[Point, Starts], after: Mapping[Point, Starts]
+) -> dict[Point, LogRatio]:
     """after / before of each point that has two starts or more on both sides; points of one side lend all the same."""
     earlier, later = _sides(before), _sides(after)
     pools = _by_workload([*earlier.items(), *later.items()])
@@ -56,7 +67,9 @@ def unpaired_ratios(before: Mapping[Point, Starts], after: Mapping[Point, Starts
     for point in earlier:
         if point in later:
             own = pools[point.workload]
-            others = lent_by_other_workloads(own, (pool for name, pool in pools.items() if name != point.workload))
+            others = lent_by_other_workloads(
+                own, (pool for name, pool in pools.items() if name != point.workload)
+            )
             found[point] = _ratio(earlier[point], later[point], own, others)
     return found
 
@@ -69,7 +82,10 @@ def _by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
 
 
 def _sides(study: Mapping[Point, Starts]) -> dict[Point, _Side]:
-    known = {point: [np.asarray(start) for start in starts if len(start)] for point, starts in study.items()}
+    known = {
+        point: [np.asarray(start) for start in starts if len(start)]
+        for point, starts in study.items()
+    }
     return {point: _side(starts) for point, starts in known.items() if len(starts) > 1}
 
 
@@ -88,7 +104,10 @@ def _side(starts: Sequence[Floats]) -> _Side:
 def _ratio(before: _Side, after: _Side, workload: Pool, others: Pool) -> LogRatio:
     own = before.of_mean + after.of_mean
     freedom = _satterthwaite([(side.of_mean, side.degrees_of_freedom) for side in (before, after)])
-    from_own = min(LENDING_LIMIT, workload.degrees_of_freedom - before.degrees_of_freedom - after.degrees_of_freedom)
+    from_own = min(
+        LENDING_LIMIT,
+        workload.degrees_of_freedom - before.degrees_of_freedom - after.degrees_of_freedom,
+    )
     from_others = min(LENDING_LIMIT - from_own, others.degrees_of_freedom)
     lent = from_own * workload.variance + from_others * others.variance
     total = from_own + from_others + freedom
@@ -115,7 +134,10 @@ def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate
     log_mean = log(first.mean / second.mean)
     if first.uncertainty is None or second.uncertainty is None:
         return Estimate(value=exp(log_mean))
-    parts = [(own.standard_error**2, own.degrees_of_freedom) for own in (first.uncertainty, second.uncertainty)]
+    parts = [
+        (own.standard_error**2, own.degrees_of_freedom)
+        for own in (first.uncertainty, second.uncertainty)
+    ]
     return LogRatio(
         log_mean=log_mean,
         standard_error=sqrt(sum(variance for variance, _ in parts)),
@@ -129,4 +151,8 @@ def unpaired_speed_ratio(
     """More than 1 where `own` is better, whichever way that is; None where one is missing."""
     if own is None or other is None:
         return None
-    return unpaired_ratio(own, other, confidence) if higher_is_better else unpaired_ratio(other, own, confidence)
+    return (
+        unpaired_ratio(own, other, confidence)
+        if higher_is_better
+        else unpaired_ratio(other, own, confidence)
+    )

@@ -29,7 +29,9 @@ def compare(
     conditions = [gate_condition(text) for text in fail_if]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
-        before, after = (StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate))
+        before, after = (
+            StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate)
+        )
         found = compare_studies(before, after, conditions=conditions, allowed=allowed)
     elif candidate is None and variants is not None:
         if allowed:
@@ -62,8 +64,15 @@ def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
         (lambda config: config.engine, lambda config: config.variant),
     )
     for called, common in ways:
-        before, after = ([config for config in plan.configs if called(config) == wanted] for wanted in (old, new))
-        if pairs := [(first, second) for first in before for second in after if common(first) == common(second)]:
+        before, after = (
+            [config for config in plan.configs if called(config) == wanted] for wanted in (old, new)
+        )
+        if pairs := [
+            (first, second)
+            for first in before
+            for second in after
+            if common(first) == common(second)
+        ]:
             return pairs
     raise UsageError(
         f"{old} and {new} are not two variants, recipes, engines or configs of this study that can be paired; it "

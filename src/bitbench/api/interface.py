@@ -50,7 +50,9 @@ def run(
     executor = None if on is None else executor_at(on)
     place = None if into is None else Path(into)
     watching = observer or LogObserver()
-    folder = runner.measure_study(source, place, watching, at, on=executor, mirror=mirror, key_from=key_from)
+    folder = runner.measure_study(
+        source, place, watching, at, on=executor, mirror=mirror, key_from=key_from
+    )
     return Results(folder, at.home)
 
 
@@ -96,7 +98,9 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=None if precision is None else checked(lambda: parse_fraction(precision), about="precision"),
+        precision=None
+        if precision is None
+        else checked(lambda: parse_fraction(precision), about="precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
@@ -111,7 +115,9 @@ def load(
             model=model,
             api_key_env=api_key_env,
         )
-        return Results(measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home)
+        return Results(
+            measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home
+        )
 
 
 def read(folder: Place) -> Results:

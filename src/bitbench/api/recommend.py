@@ -35,7 +35,9 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
     if not isinstance(engine, Deployable):
         return ()
     capabilities = [
-        known for accelerator in records.lock.host.accelerators if (known := accelerator.compute_capability)
+        known
+        for accelerator in records.lock.host.accelerators
+        if (known := accelerator.compute_capability)
     ]
     variant = plan.variant(config.variant)
     launch = Launch(
@@ -52,7 +54,10 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
         variables, words = engine.deployment(launch)
     except ModelError:
         return ()
-    shown = [f"{name}={'•••' if is_secret(name) else shlex.quote(value)}" for name, value in variables.items()]
+    shown = [
+        f"{name}={'•••' if is_secret(name) else shlex.quote(value)}"
+        for name, value in variables.items()
+    ]
     return (*shown, *map(_quoted, without_secret_options(words)))
 
 
@@ -89,7 +94,9 @@ def recommend(
     of = StudyReport(StudyFolder.existing(Path(folder)), home)
     found = recommend_of(of.summary, limits, workloads=workloads, engines=engines)
     choices = [
-        choice.model_copy(update={"deploy": recommended_deployment(of.records, choice.chosen, home)})
+        choice.model_copy(
+            update={"deploy": recommended_deployment(of.records, choice.chosen, home)}
+        )
         if choice.chosen
         else choice
         for choice in found.choices
@@ -98,12 +105,16 @@ def recommend(
 
 
 def _limits(
-    slo: str | Mapping[str, str | float] | None, max_memory: str | int | None, max_quality_loss: str | float | None
+    slo: str | Mapping[str, str | float] | None,
+    max_memory: str | int | None,
+    max_quality_loss: str | float | None,
 ) -> Limits:
     """As a person writes them (`4GB`, `1%`), or as numbers: bytes, and a share of one."""
     return Limits(
         objectives=checked_objectives(slo),
-        memory_bytes=None if max_memory is None else checked(lambda: parse_bytes(max_memory), about="--max-memory"),
+        memory_bytes=None
+        if max_memory is None
+        else checked(lambda: parse_bytes(max_memory), about="--max-memory"),
         quality_loss=None
         if max_quality_loss is None
         else checked(lambda: parse_fraction(max_quality_loss), about="--max-quality-loss"),

@@ -44,7 +44,9 @@ class ResultTable:
         try:
             import_module("pandas")
         except ImportError as error:
-            raise StoreError("to_pandas() needs pandas; `pip install pandas`, or use to_arrow()") from error
+            raise StoreError(
+                "to_pandas() needs pandas; `pip install pandas`, or use to_arrow()"
+            ) from error
         return self.to_arrow().to_pandas()
 
 
@@ -103,7 +105,9 @@ class Results:
     @cached_property
     def excluded_trials(self) -> Records[TrialRecord]:
         """The measured trials that enter no figure, each with its outcome: failed, or rejected."""
-        return self._trials(lambda trial: trial.kind == "measured" and trial.outcome is not Outcome.OK)
+        return self._trials(
+            lambda trial: trial.kind == "measured" and trial.outcome is not Outcome.OK
+        )
 
     @cached_property
     def warm_ups(self) -> Records[TrialRecord]:
@@ -112,7 +116,9 @@ class Results:
 
     @cached_property
     def instances(self) -> Records[InstanceRecord]:
-        return Records(self._of.records.instances, lambda: self._table("instances", self._of.records))
+        return Records(
+            self._of.records.instances, lambda: self._table("instances", self._of.records)
+        )
 
     @cached_property
     def quality(self) -> Records[QualityRecord]:
@@ -141,7 +147,9 @@ class Results:
     def _table(self, name: str, records: StudyRecords) -> "pa.Table":
         from bitbench.records.arrow_tables import study_arrow_table
 
-        return study_arrow_table(records, name).drop_columns(["folder", "study"])  # the same in each row
+        return study_arrow_table(records, name).drop_columns(
+            ["folder", "study"]
+        )  # the same in each row
 
 
 def _figures(summary: StudySummary) -> "pa.Table":
@@ -167,9 +175,18 @@ def _figures(summary: StudySummary) -> "pa.Table":
         for shown in [_shown(name, point)]
     ]
     text, number, count = pa.string(), pa.float64(), pa.int64()
-    kinds = {"mean": number, "sd": number, "low": number, "high": number, "instances": count, "trials": count}
+    kinds = {
+        "mean": number,
+        "sd": number,
+        "low": number,
+        "high": number,
+        "instances": count,
+        "trials": count,
+    }
     names = ("variant", "engine", "workload", "metric", "unit", *kinds, "note")
-    return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names]))
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names])
+    )
 
 
 def _shown(name: str, point: PointSummary) -> Estimate:
@@ -182,7 +199,9 @@ def _shown(name: str, point: PointSummary) -> Estimate:
 def study_text(of: StudyReport, form: str) -> str:
     """Return one of the `formats` of what a folder holds. Raises StoreError if it holds nothing to show."""
     match form:
-        case Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
+        case (
+            Form.HTML
+        ):  # the page is made by the report itself, with its figures; this is a copy of it
             of.write()
             return of.page.read_text(encoding="utf-8")
         case Form.CSV:

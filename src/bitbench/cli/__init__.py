@@ -28,7 +28,9 @@ def main() -> None:
 
             if _command_word() and not {"--help", "--version"} & set(sys.argv[1:]):
                 _end_what_is_left_over()
-            code = ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
+            code = ExitCode(
+                app(standalone_mode=False) or ExitCode.DONE
+            )  # typer gives the code of a typer.Exit
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             code = _explained(error)
         if code is ExitCode.STOPPED:
@@ -47,13 +49,19 @@ def _explained(error: BaseException) -> ExitCode:
         case BitbenchError():
             return _fail(str(error), error.exit_code)
         case usage_error():
-            error.message = error.message.replace("Value error, ", "")  # what pydantic puts before our own words
+            error.message = error.message.replace(
+                "Value error, ", ""
+            )  # what pydantic puts before our own words
             error.show()
             return _fail_as_json(error.format_message(), ExitCode.USAGE)
         case KeyboardInterrupt() | typer.Abort():  # the latter: a question that was left unanswered
             return ExitCode.STOPPED
-        case BrokenPipeError() | SystemExit(code=1):  # the reader is gone: rich and typer leave by exit(1)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go
+        case (
+            BrokenPipeError() | SystemExit(code=1)
+        ):  # the reader is gone: rich and typer leave by exit(1)
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+            )  # what is left has nowhere to go
             return ExitCode.PIPE_CLOSED
         case SystemExit():
             raise error
@@ -76,9 +84,17 @@ def _end_what_is_left_over() -> None:
 
     try:
         if ended := end_left_over():
-            _say(f"ended {ended} process(es) of engines that a killed run had left behind", "note", "yellow")
+            _say(
+                f"ended {ended} process(es) of engines that a killed run had left behind",
+                "note",
+                "yellow",
+            )
     except TimeoutError:
-        _say("engines that a killed run left behind cannot be ended and disturb what is measured", "warning", "yellow")
+        _say(
+            "engines that a killed run left behind cannot be ended and disturb what is measured",
+            "warning",
+            "yellow",
+        )
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:

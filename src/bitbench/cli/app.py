@@ -11,7 +11,12 @@ from bitbench.util.version import __version__
 
 
 def _core(
-    name: str, text: str, panel: Panel | None = None, *, answer: Target | None = None, resumes: bool = False
+    name: str,
+    text: str,
+    panel: Panel | None = None,
+    *,
+    answer: Target | None = None,
+    resumes: bool = False,
 ) -> Command:
     """A command, or a group of some: NAME of `cli/NAME.py`."""
     return Command(name, f".{name}:{name}", text, panel, answer, resumes)
@@ -29,7 +34,12 @@ CORE = Feature(
             answer=".load:LoadAnswer",
             resumes=True,
         ),
-        _core("run", "Run a study, or resume an interrupted one, and report.", Panel.MEASURE, resumes=True),
+        _core(
+            "run",
+            "Run a study, or resume an interrupted one, and report.",
+            Panel.MEASURE,
+            resumes=True,
+        ),
         _core("join", "Join the blocks of a study into one folder, and report.", Panel.MEASURE),
         _core(
             "recommend",
@@ -38,12 +48,20 @@ CORE = Feature(
             answer="bitbench:Recommendation",
         ),
         _core(
-            "compare", "Compare two study folders, or two variants of one.", Panel.DECIDE, answer="bitbench:Comparison"
+            "compare",
+            "Compare two study folders, or two variants of one.",
+            Panel.DECIDE,
+            answer="bitbench:Comparison",
         ),
         _core("report", "Write the report of a study from its records.", Panel.DECIDE),
         _core("recipes", "List recipes and the engines that run them.", Panel.QUANTIZE),
         _core("quantize", "Create a quantized variant of a model.", Panel.QUANTIZE),
-        _core("quality", "Measure the quality that recipes lose, without timing.", Panel.QUANTIZE, resumes=True),
+        _core(
+            "quality",
+            "Measure the quality that recipes lose, without timing.",
+            Panel.QUANTIZE,
+            resumes=True,
+        ),
         _core(
             "doctor",
             "Show what this machine can run, and what is missing.",
@@ -51,7 +69,12 @@ CORE = Feature(
             answer=".doctor:DoctorAnswer",
         ),
         _core("init", "Write a commented study file to start from.", Panel.SET_UP),
-        _core("plan", "Show what a study would run and how long it may take.", Panel.SET_UP, answer=".plan:PlanAnswer"),
+        _core(
+            "plan",
+            "Show what a study would run and how long it may take.",
+            Panel.SET_UP,
+            answer=".plan:PlanAnswer",
+        ),
         _core("env", "Create and list the environments that engines run in.", Panel.SET_UP),
         _core("model", "Download and list models.", Panel.SET_UP),
         _core("variant", "List, show and remove quantized variants.", Panel.SET_UP),
@@ -69,7 +92,9 @@ def all_commands() -> dict[str, tuple[Command, Offer]]:
 class _Commands(PlainGroup):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        self.commands = help_order({name: LazyCommand(*declared) for name, declared in all_commands().items()})
+        self.commands = help_order(
+            {name: LazyCommand(*declared) for name, declared in all_commands().items()}
+        )
 
 
 app = PlainTyper(
@@ -90,7 +115,10 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show a traceback on errors.")] = False,
 ) -> None:

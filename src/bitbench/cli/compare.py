@@ -15,19 +15,34 @@ from bitbench.reports.answers.compare import comparison_document
 
 
 def compare(
-    baseline: Annotated[Path, typer.Argument(help="The study folder to compare with.", metavar="BASELINE_DIR")],
-    candidate: Annotated[Path | None, typer.Argument(help="The study folder to check.", metavar="STUDY_DIR")] = None,
+    baseline: Annotated[
+        Path, typer.Argument(help="The study folder to compare with.", metavar="BASELINE_DIR")
+    ],
+    candidate: Annotated[
+        Path | None, typer.Argument(help="The study folder to check.", metavar="STUDY_DIR")
+    ] = None,
     *,
     variants: Annotated[
         tuple[str, str] | None,
-        typer.Option("--variants", metavar="OLD NEW", help="Compare two variants or configs of one folder instead."),
+        typer.Option(
+            "--variants",
+            metavar="OLD NEW",
+            help="Compare two variants or configs of one folder instead.",
+        ),
     ] = None,
     fail_if: Annotated[
-        list[str] | None, typer.Option("--fail-if", metavar="LIMIT", help='A limit, such as "output_throughput < -3%".')
+        list[str] | None,
+        typer.Option(
+            "--fail-if", metavar="LIMIT", help='A limit, such as "output_throughput < -3%".'
+        ),
     ] = None,
-    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="Ignore this mismatch.")] = None,
+    allow: Annotated[
+        list[Fact] | None, typer.Option("--allow", help="Ignore this mismatch.")
+    ] = None,
     allow_inconclusive: AllowInconclusive = False,
-    form: Annotated[Format, typer.Option("--format", help="markdown: for a pull request.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="markdown: for a pull request.")
+    ] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Compare two study folders, or two variants of one.
@@ -45,4 +60,6 @@ def compare(
     )
     if as_json:
         end_with_json("compare", comparison, comparison.exit_code)
-    end_with_outcome_document(comparison_document(comparison), Terminal(), comparison.exit_code, form)
+    end_with_outcome_document(
+        comparison_document(comparison), Terminal(), comparison.exit_code, form
+    )

@@ -55,12 +55,15 @@ def doctor(as_json: AsJson = False) -> None:
         end_with_json("doctor", found, ExitCode.DONE)
     console.print(_host_table(found))
     # Below the table, so that a path is never broken: as wide as its longest label.
-    console.print(f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
+    console.print(
+        f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True
+    )
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
     console.print()
     console.print(
-        Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"), soft_wrap=True
+        Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"),
+        soft_wrap=True,
     )
 
 
@@ -77,7 +80,9 @@ def _doctor_answer(home: Path) -> DoctorAnswer:
             DoctorEngine(
                 name=name,
                 is_ready=is_ready,
-                versions=known_environment_versions(made[environment], known_here) if environment in made else {},
+                versions=known_environment_versions(made[environment], known_here)
+                if environment in made
+                else {},
                 to_fix=None if is_ready else f"bitbench env create {environment}",
             )
         )
@@ -95,11 +100,15 @@ def _doctor_answer(home: Path) -> DoctorAnswer:
 def doctor_gpu_problems(found: GpuSurvey) -> tuple[str, ...]:
     """Kernels are compiled when an engine starts: Triton needs a C compiler and Python's headers for that."""
     problems = [found.problem] if found.problem else []
-    if found.accelerators and not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+    if found.accelerators and not any(
+        map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))
+    ):
         problems.append("No C compiler is on the PATH, which Triton needs; install gcc or clang.")
     headers = Path(sysconfig.get_path("include")) / "Python.h"
     if found.accelerators and not headers.exists():
-        problems.append(f"{headers} is missing, which Triton needs; install Python's development files (python3-dev).")
+        problems.append(
+            f"{headers} is missing, which Triton needs; install Python's development files (python3-dev)."
+        )
     return tuple(problems)
 
 
@@ -111,13 +120,17 @@ def _existing_parent(path: Path) -> Path:
 
 def _host_table(found: DoctorAnswer) -> Table:
     host = found.host
-    table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
+    table = Table(
+        box=None, show_header=False, title="This machine", title_justify="left", title_style="bold"
+    )
     table.add_row("processor", doctor_processor_text(host))
     table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
     table.add_row("level", found.level.shown if found.level else UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
     kernel = f"kernel {host.kernel}" if host.kernel else ""
-    table.add_row("system", ", ".join(part for part in (host.os, kernel, f"Python {host.python}") if part))
+    table.add_row(
+        "system", ", ".join(part for part in (host.os, kernel, f"Python {host.python}") if part)
+    )
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
     names = []
     for device in host.accelerators:
@@ -144,6 +157,8 @@ def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
     for engine in engines:
         shown = ", ".join(f"{package} {version}" for package, version in engine.versions.items())
         ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
-        state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
+        state = (
+            ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
+        )
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
     return Text("\n").join(lines)

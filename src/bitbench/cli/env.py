@@ -11,7 +11,11 @@ from bitbench.cli.options import OnDevice, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import environments
 from bitbench.machine.workplace import Workplace, default_home
-from bitbench.planning.readiness import known_environment, known_environment_versions, known_environments
+from bitbench.planning.readiness import (
+    known_environment,
+    known_environment_versions,
+    known_environments,
+)
 from bitbench.util.units import show_bytes, show_duration
 
 env = PlainTyper(help="Create and list the environments that engines run in.")
@@ -22,9 +26,12 @@ def create(
     name: Annotated[str, typer.Argument(help="A name from `bitbench env list`.")],
     *,
     find_links: Annotated[
-        list[str] | None, typer.Option("--find-links", help="A folder or page with wheels, for the installer.")
+        list[str] | None,
+        typer.Option("--find-links", help="A folder or page with wheels, for the installer."),
     ] = None,
-    index_url: Annotated[str | None, typer.Option("--index-url", help="The package index, for the installer.")] = None,
+    index_url: Annotated[
+        str | None, typer.Option("--index-url", help="The package index, for the installer.")
+    ] = None,
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
@@ -37,9 +44,15 @@ def create(
             device=at.device,
             find_links=find_links or [],
             index_url=index_url,
-            on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
+            on_step=lambda step: (
+                status.update(Text(f"{name}: {step}"))
+                if console.is_terminal
+                else console.print(step)
+            ),
         )
-    console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
+    console.print(
+        f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}"
+    )
     if made.prebuilt is not None:
         console.print(f"{made.prebuilt}.")
 
@@ -51,7 +64,8 @@ def list_() -> None:
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
     for found in environments.installed_environments(default_home(), known):
         main = ", ".join(
-            f"{package} {version}" for package, version in known_environment_versions(found, known).items()
+            f"{package} {version}"
+            for package, version in known_environment_versions(found, known).items()
         )
         state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
         table.add_row(found.name, state, main, show_bytes(found.size_bytes))

@@ -12,7 +12,14 @@ from typer.main import get_command, get_group
 
 from bitbench.feature import Command, Offer, Panel
 
-WORDS = {"int": "N", "INTEGER": "N", "float": "NUMBER", "FLOAT": "NUMBER", "path": "PATH", "str": "TEXT"}
+WORDS = {
+    "int": "N",
+    "INTEGER": "N",
+    "float": "NUMBER",
+    "FLOAT": "NUMBER",
+    "path": "PATH",
+    "str": "TEXT",
+}
 REFERENCE = "docs/cli.md"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 
@@ -40,7 +47,12 @@ class PlainGroup(TyperGroup):
         rows, last = [], ""
         for name, command in shown:
             panel = _panel_of(command)
-            rows.append((f"{panel if panel != last else '':<{wide}} {name}".rstrip(), command.get_short_help_str(1000)))
+            rows.append(
+                (
+                    f"{panel if panel != last else '':<{wide}} {name}".rstrip(),
+                    command.get_short_help_str(1000),
+                )
+            )
             last = panel
         with formatter.section("Commands"):
             formatter.write_dl(rows if wide else [(name.strip(), text) for name, text in rows])
@@ -50,7 +62,9 @@ class PlainTyper(typer.Typer):
     """A group of such commands."""
 
     def __init__(self, **named: Any) -> None:
-        super().__init__(**{"cls": PlainGroup, "rich_markup_mode": None, "no_args_is_help": True, **named})
+        super().__init__(
+            **{"cls": PlainGroup, "rich_markup_mode": None, "no_args_is_help": True, **named}
+        )
 
     def command(self, name: str | None = None, **named: Any) -> Callable[[Any], Any]:
         return super().command(name, **{"cls": PlainCommand, **named})
@@ -101,9 +115,17 @@ def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
     names, text = parameter.get_help_record(ctx)
     if isinstance(parameter, TyperArgument):
         names = _argument_name(parameter)
-    names = re.sub(r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names)  # as older versions of typer have them
-    names = re.sub(r"<(?:list\[)?([^>\]]*)\]?>", lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]), names)
-    without_range = re.sub(r"  \[[^;\[\]]*x[<>][^;\]]*\]$|; [^;\[\]]*x[<>][^;\]]*(?=[;\]])", "", text)
+    names = re.sub(
+        r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names
+    )  # as older versions of typer have them
+    names = re.sub(
+        r"<(?:list\[)?([^>\]]*)\]?>",
+        lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]),
+        names,
+    )
+    without_range = re.sub(
+        r"  \[[^;\[\]]*x[<>][^;\]]*\]$|; [^;\[\]]*x[<>][^;\]]*(?=[;\]])", "", text
+    )
     return names, " ".join(without_range.split())
 
 
@@ -112,7 +134,10 @@ class LazyCommand(TyperCommand):
 
     def __init__(self, command: Command, offer: Offer) -> None:
         super().__init__(
-            name=command.name, help=command.help, rich_help_panel=command.panel, hidden=command.panel is None
+            name=command.name,
+            help=command.help,
+            rich_help_panel=command.panel,
+            hidden=command.panel is None,
         )
         self._offer = offer
 

@@ -13,9 +13,13 @@ from bitbench.running.blocks import join_parts
 
 
 def join(
-    parts: Annotated[list[Path], typer.Argument(help="Folders that `run --block` filled.", metavar="PART…")],
+    parts: Annotated[
+        list[Path], typer.Argument(help="Folders that `run --block` filled.", metavar="PART…")
+    ],
     *,
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Results folder of the whole study.")],
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIR", help="Results folder of the whole study.")
+    ],
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Join the blocks of a study into one folder, and report.

@@ -48,7 +48,9 @@ def answer_schema(command: str) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
-def json_answer_text(command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None) -> str:
+def json_answer_text(
+    command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None
+) -> str:
     """In ASCII: names come from files and servers, and what they hold must not reach a terminal as it is."""
     printed = _answer_type(command)(
         command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error, answer=answer

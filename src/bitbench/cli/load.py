@@ -48,10 +48,16 @@ def load(
     url: Annotated[str, typer.Argument(help="Such as http://127.0.0.1:8000.", metavar="URL")],
     *,
     concurrency: Annotated[
-        str | None, typer.Option(metavar="1,2,4,…", rich_help_panel=LOAD, help="Sweep over concurrent requests.")
+        str | None,
+        typer.Option(
+            metavar="1,2,4,…", rich_help_panel=LOAD, help="Sweep over concurrent requests."
+        ),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(metavar="1,2,4,…", rich_help_panel=LOAD, help="Sweep over requests per second.")
+        str | None,
+        typer.Option(
+            metavar="1,2,4,…", rich_help_panel=LOAD, help="Sweep over requests per second."
+        ),
     ] = None,
     slo: Annotated[
         str | None,
@@ -63,60 +69,94 @@ def load(
     ] = None,
     arrival: Annotated[
         str | None,
-        typer.Option(metavar="poisson|constant", rich_help_panel=LOAD, help="Spacing of requests [default: poisson]."),
+        typer.Option(
+            metavar="poisson|constant",
+            rich_help_panel=LOAD,
+            help="Spacing of requests [default: poisson].",
+        ),
     ] = None,
     duration: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", rich_help_panel=LOAD, help="Length of a trial at a rate [default: 30s; a search chooses]."
+            metavar="TIME",
+            rich_help_panel=LOAD,
+            help="Length of a trial at a rate [default: 30s; a search chooses].",
         ),
     ] = None,
     requests: Annotated[
         int | None,
         typer.Option(
-            min=1, rich_help_panel=LOAD, help="Requests per trial, instead of --duration [default: 16 per stream]."
+            min=1,
+            rich_help_panel=LOAD,
+            help="Requests per trial, instead of --duration [default: 16 per stream].",
         ),
     ] = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, rich_help_panel=LOAD, help="Trials per point, or of the whole search [default: 3; a search: 12]."
+            min=1,
+            rich_help_panel=LOAD,
+            help="Trials per point, or of the whole search [default: 3; a search: 12].",
         ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 5%].")
+        str | None,
+        typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 5%]."),
     ] = None,
     max_rate: Annotated[
-        float | None, typer.Option(metavar="RATE", hidden=True, help="The highest rate that a search may try.")
+        float | None,
+        typer.Option(metavar="RATE", hidden=True, help="The highest rate that a search may try."),
     ] = None,
-    input_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PROMPTS, help="Prompt length in tokens.")] = 128,
-    output_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PROMPTS, help="Output length in tokens.")] = 64,
+    input_tokens: Annotated[
+        int, typer.Option(min=1, rich_help_panel=PROMPTS, help="Prompt length in tokens.")
+    ] = 128,
+    output_tokens: Annotated[
+        int, typer.Option(min=1, rich_help_panel=PROMPTS, help="Output length in tokens.")
+    ] = 64,
     text: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", rich_help_panel=PROMPTS, help="Prompts from a file instead of random token ids."),
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=PROMPTS,
+            help="Prompts from a file instead of random token ids.",
+        ),
     ] = None,
     ignore_eos: Annotated[
         bool,
-        typer.Option(rich_help_panel=PROMPTS, help="Request exactly --output-tokens; switch off where unsupported."),
+        typer.Option(
+            rich_help_panel=PROMPTS,
+            help="Request exactly --output-tokens; switch off where unsupported.",
+        ),
     ] = True,
     seed: Annotated[
         int | None,
         typer.Option(
-            min=0, rich_help_panel=PROMPTS, help="Seed of order and prompts [default: a new one, which is recorded]."
+            min=0,
+            rich_help_panel=PROMPTS,
+            help="Seed of order and prompts [default: a new one, which is recorded].",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", rich_help_panel=SERVER, help="The model's name [default: the first in /v1/models]."
+            metavar="NAME",
+            rich_help_panel=SERVER,
+            help="The model's name [default: the first in /v1/models].",
         ),
     ] = None,
     api: Annotated[
         str,
-        typer.Option(metavar="completions|chat", rich_help_panel=SERVER, help="The API to use; chat needs --text."),
+        typer.Option(
+            metavar="completions|chat",
+            rich_help_panel=SERVER,
+            help="The API to use; chat needs --text.",
+        ),
     ] = "completions",
     api_key_env: Annotated[
-        str, typer.Option(metavar="NAME", rich_help_panel=SERVER, help="Environment variable with the key.")
+        str,
+        typer.Option(
+            metavar="NAME", rich_help_panel=SERVER, help="Environment variable with the key."
+        ),
     ] = "OPENAI_API_KEY",
     nodes: Annotated[
         int | None,
@@ -124,11 +164,17 @@ def load(
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", hidden=True, help="Machines to send from: the nodes of ray://HEAD:PORT."),
+        typer.Option(
+            metavar="WHERE",
+            hidden=True,
+            help="Machines to send from: the nodes of ray://HEAD:PORT.",
+        ),
     ] = None,
     plan_only: Annotated[
         bool,
-        typer.Option("--plan", rich_help_panel=OUTPUT, help="Print trials, requests and time, then stop."),
+        typer.Option(
+            "--plan", rich_help_panel=OUTPUT, help="Print trials, requests and time, then stop."
+        ),
     ] = False,
     into: Annotated[
         Path | None,
@@ -142,11 +188,16 @@ def load(
     allow_inconclusive: Annotated[
         bool,
         typer.Option(
-            "--allow-inconclusive", rich_help_panel=OUTPUT, help="End with 0 where an interval contains a limit."
+            "--allow-inconclusive",
+            rich_help_panel=OUTPUT,
+            help="End with 0 where an interval contains a limit.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON document; see `bitbench schema`.")
+        bool,
+        typer.Option(
+            "--json", rich_help_panel=OUTPUT, help="Print one JSON document; see `bitbench schema`."
+        ),
     ] = False,
 ) -> None:
     """Measure a running OpenAI-compatible endpoint.
@@ -169,14 +220,18 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=None if precision is None else checked(lambda: parse_fraction(precision), about="--precision"),
+        precision=None
+        if precision is None
+        else checked(lambda: parse_fraction(precision), about="--precision"),
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
     at, console = Workplace(), Terminal(stderr=as_json)
     with load_client(nodes, on, api_key_env=api_key_env) as client:
-        prepared = prepare_load(url, options, client, into=into, model=model, api_key_env=api_key_env)
+        prepared = prepare_load(
+            url, options, client, into=into, model=model, api_key_env=api_key_env
+        )
         show_load_heading(console, prepared)
         if plan_only:
             raise typer.Exit
@@ -185,7 +240,9 @@ def load(
     reported = write_outcome(folder, at.home)
     code = reported.exit_code(allow_inconclusive=allow_inconclusive)
     if as_json:
-        end_with_json("load", load_answer(str(folder.path), str(reported.page), reported.summary), code)
+        end_with_json(
+            "load", load_answer(str(folder.path), str(reported.page), reported.summary), code
+        )
     show_outcome(reported, console, code)
     raise typer.Exit(code)
 
@@ -207,7 +264,10 @@ def show_load_heading(console: Console, prepared: PreparedLoad) -> None:
     setup = study.engines[0]
     lines = [
         Text.assemble((setup.name, "bold"), f" at {setup.args['url']}"),
-        Text(f"without load: TTFT {show_seconds(contact.ttft_s)}, latency {show_seconds(contact.latency_s)}", "dim"),
+        Text(
+            f"without load: TTFT {show_seconds(contact.ttft_s)}, latency {show_seconds(contact.latency_s)}",
+            "dim",
+        ),
     ]
     if search is not None:
         lines.append(Text(describe_search_cost(search), "dim"))
@@ -216,6 +276,10 @@ def show_load_heading(console: Console, prepared: PreparedLoad) -> None:
             lines.append(Text.assemble(("warning: ", "yellow"), offer))
     elif prepared.next_point is None:
         trials = len(study.workloads) * study.measure.trials.min
-        lines.append(Text(f"{plural(len(study.workloads), 'point')}, {plural(trials, 'trial')} in all", "dim"))
+        lines.append(
+            Text(
+                f"{plural(len(study.workloads), 'point')}, {plural(trials, 'trial')} in all", "dim"
+            )
+        )
     for line in lines:
         console.print(line, soft_wrap=True)

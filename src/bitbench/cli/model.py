@@ -22,13 +22,19 @@ _LINE_EVERY_S = 10.0  # of a download or a quantization, in a log
 
 @model.command()
 def get(
-    name: Annotated[str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")],
+    name: Annotated[
+        str, typer.Argument(help="ORG/NAME@REVISION on the hub, or a name of `model list`.")
+    ],
 ) -> None:
     """Download a model, or create it."""
     console = Terminal()
-    with console.status(Text(f"{'downloading' if library.source_of(name) is None else 'writing'} {name}")) as status:
+    with console.status(
+        Text(f"{'downloading' if library.source_of(name) is None else 'writing'} {name}")
+    ) as status:
         steps = Steps(console, status, name)
-        said = make_model_ready(name, default_home(), on_step=steps.step, on_progress=steps.progress)
+        said = make_model_ready(
+            name, default_home(), on_step=steps.step, on_progress=steps.progress
+        )
     for sentence in said:
         console.print(sentence, soft_wrap=True)
 
@@ -59,11 +65,15 @@ class Steps:
 @model.command("list")
 def list_() -> None:
     """List downloaded models, and those that can be downloaded."""
-    table = Table("model", "state", "parameters", "size", "description", box=None, header_style="bold")
+    table = Table(
+        "model", "state", "parameters", "size", "description", box=None, header_style="bold"
+    )
     for known in library.list_models(default_home()):
         state = "ready" if known.path else f"not downloaded: bitbench model get {known.name}"
         parameters = f"{known.parameters / 1e6:,.0f} M" if known.parameters else "–"
-        table.add_row(known.name, state, parameters, show_bytes(known.size_bytes), known.description)
+        table.add_row(
+            known.name, state, parameters, show_bytes(known.size_bytes), known.description
+        )
     console = Terminal()
     console.print(table)
     for source in library.sources():

@@ -19,12 +19,18 @@ class Format(StrEnum):
 
 StudyFile = Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")]
 AllowInconclusive = Annotated[
-    bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")
+    bool,
+    typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; `bitbench schema` describes it.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document; `bitbench schema` describes it.")
+]
 OnDevice = Annotated[
     KernelDevice | None,
-    typer.Option("--device", help="What engines compute on [default: cuda where a GPU can be used, else cpu]."),
+    typer.Option(
+        "--device",
+        help="What engines compute on [default: cuda where a GPU can be used, else cpu].",
+    ),
 ]
 
 

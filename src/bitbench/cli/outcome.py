@@ -22,7 +22,9 @@ from bitbench.util.errors import ExitCode
 
 
 def write_outcome(
-    folder: StudyFolder, home: Path, on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None
+    folder: StudyFolder,
+    home: Path,
+    on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None,
 ) -> StudyReport:
     """`on_summary` is called before the report is drawn, which takes seconds."""
     reported = StudyReport(folder, home)
@@ -77,7 +79,9 @@ def outcome_advice(records: StudyRecords) -> str | None:
     measured = [trial for trial in records.trials if trial.kind == "measured"]
     rejected = [trial for trial in measured if trial.outcome is Outcome.CLIENT_BOUND]
     if records.lock.search is not None:
-        rejected = [trial for trial in rejected if objectives_hold(trial, records.study.objectives) is None]
+        rejected = [
+            trial for trial in rejected if objectives_hold(trial, records.study.objectives) is None
+        ]
     if not rejected:
         return None
     late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait for a core."
@@ -88,4 +92,6 @@ def outcome_advice(records: StudyRecords) -> str | None:
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
     if given_up.isdisjoint(repeatable_rejections(measured)):
         return f"{late} Nothing is missing: what they should show was measured again."
-    return f"{late} Free a core, then measure again with the same command; or lower the concurrency."
+    return (
+        f"{late} Free a core, then measure again with the same command; or lower the concurrency."
+    )

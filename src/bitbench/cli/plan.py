@@ -16,7 +16,13 @@ from bitbench.cli.terminal import Terminal
 from bitbench.engines.endpoint import endpoint_key_variable
 from bitbench.machine.workplace import Workplace
 from bitbench.models.library import source_of
-from bitbench.planning.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_study_with_readiness
+from bitbench.planning.plan import (
+    Amount,
+    PlanAnswer,
+    amount_of,
+    estimator_of,
+    plan_study_with_readiness,
+)
 from bitbench.quality.tasks import task_files
 from bitbench.quantize.catalog import find_recipe, is_recipe_file_name
 from bitbench.reports.document.model import plain_text
@@ -51,7 +57,8 @@ def plan(
     *,
     device: OnDevice = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Say how many starts keep N nodes of --on busy.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Say how many starts keep N nodes of --on busy."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -81,9 +88,15 @@ def plan(
 def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
     """`12 nodes: starts.min 2 keeps 2 busy; starts: 12, or a multiple of it, keeps all busy.`"""
     if measure.budget is not None:
-        return f"{plural(nodes, 'node')}: with a budget each node runs blocks until the time is over."
+        return (
+            f"{plural(nodes, 'node')}: with a budget each node runs blocks until the time is over."
+        )
     busy = min(nodes, measure.starts.min)
-    advice = f"; `starts: {nodes}`, or a multiple of it, keeps all busy" if measure.starts.min % nodes else ""
+    advice = (
+        f"; `starts: {nodes}`, or a multiple of it, keeps all busy"
+        if measure.starts.min % nodes
+        else ""
+    )
     return f"{plural(nodes, 'node')}: `starts.min` {measure.starts.min} keeps {busy} busy at first{advice}."
 
 
@@ -148,7 +161,12 @@ def _files(source: StudySource) -> Iterator[tuple[str, str]]:
     study = source.study
     for workload in study.workloads:
         for _, name in workload.files:
-            yield name, "its text is sent to the engines" if workload.text else "decides when requests are sent"
+            yield (
+                name,
+                "its text is sent to the engines"
+                if workload.text
+                else "decides when requests are sent",
+            )
     for name in study.quality.corpus if study.quality else ():
         yield name, "its text is sent to the engines"
     for name in task_files(study.quality) if study.quality else ():
@@ -190,7 +208,11 @@ def plan_labels(plan: Plan) -> Labels:
     """Of all that the plan is about, refused ones as well: what they share is said once."""
     refused = (refusal.point.config for refusal in plan.refusals)
     return Labels(
-        [*plan.configs, *refused, *(quality_refusal.config for quality_refusal in plan.quality_refusals)],
+        [
+            *plan.configs,
+            *refused,
+            *(quality_refusal.config for quality_refusal in plan.quality_refusals),
+        ],
         MAX_NAME,
     )
 
@@ -199,9 +221,7 @@ def _workloads(plan: Plan) -> Table:
     """Each with the number under which `_points` has its column: many of them still fit into a line."""
     table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
     for number, workload in enumerate(plan.study.workloads[:MOST_LINES], start=1):
-        tokens = (
-            f"{workload_length_text(workload.input_tokens)} → {workload_length_text(workload.output_tokens)} tokens"
-        )
+        tokens = f"{workload_length_text(workload.input_tokens)} → {workload_length_text(workload.output_tokens)} tokens"
         many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
         table.add_row(str(number), workload.name, f"{many} {tokens}")
     if (left := len(plan.study.workloads) - MOST_LINES) > 0:
@@ -216,7 +236,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _hopeless(plan: Plan) -> set[Config]:
-    return {expectation.config for expectation in plan.expectations if expectation.verdict is Support.DOES_NOT_RUN}
+    return {
+        expectation.config
+        for expectation in plan.expectations
+        if expectation.verdict is Support.DOES_NOT_RUN
+    }
 
 
 def _points(plan: Plan, labels: Labels) -> Table:
@@ -240,7 +264,9 @@ def _points(plan: Plan, labels: Labels) -> Table:
     for config in dict.fromkeys([*rows, *judged]):
         marks = rows.get(config, {})
         quality = [judged[config]] if config in judged else []
-        table.add_row(labels[config], *(marks[workload.name] for workload in plan.study.workloads), *quality)
+        table.add_row(
+            labels[config], *(marks[workload.name] for workload in plan.study.workloads), *quality
+        )
     return table
 
 
@@ -249,7 +275,11 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     about: dict[tuple[str, str], list[Config]] = {}
     for reason, points in refusals_by_reason(plan.refusals).items():
         for refused, workloads in failures_by_workloads(points):
-            where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
+            where = (
+                ""
+                if len(workloads) == len(plan.study.workloads)
+                else f" on {plain_text(listing(workloads))}"
+            )
             about.setdefault((f"refused{where}", reason), []).extend(refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.config)
@@ -257,13 +287,20 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
         why = "it would emulate bf16, which takes several times as long; weights take twice the memory instead."
         about[f"computes in float32 on this processor ({plan.level})", why] = list(plan.in_float32)
     for unscored in plan.quality_refusals:
-        if unscored.config not in about.get(("refused", unscored.reason), ()):  # for the same reason, said above
-            about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.config)
+        if unscored.config not in about.get(
+            ("refused", unscored.reason), ()
+        ):  # for the same reason, said above
+            about.setdefault(("quality is not measured", unscored.reason), []).append(
+                unscored.config
+            )
     for (remark, reason), configs in about.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
         yield indented_plan_names(labels[config] for config in configs)
     if plan.quality:
-        yield from (Text(plain_text(sentence)) for sentence in quality_rounding_sentences(plan.rounded_before))
+        yield from (
+            Text(plain_text(sentence))
+            for sentence in quality_rounding_sentences(plan.rounded_before)
+        )
 
 
 def indented_plan_names(names: Iterable[str]) -> Padding:
@@ -292,7 +329,11 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
         missing = "not downloaded" if source_of(variant.model) is None else "not created"
         return Text(f"{_weights(variant)}, {missing}", "yellow")
     if variant.path is None:
-        return Text("will be created", "yellow") if is_used else Text("not created: all its points are refused")
+        return (
+            Text("will be created", "yellow")
+            if is_used
+            else Text("not created: all its points are refused")
+        )
     return Text(f"{_weights(variant)}, ready")
 
 
@@ -307,9 +348,7 @@ def _weights(variant: Variant) -> str:
 def _order(schedule: Interleaving, device: Device) -> str:
     """Say whether what slows the machine for a while cancels in ratios."""
     if schedule is Interleaving.ROUNDS or (schedule is Interleaving.AUTO and device == "cpu"):
-        return (
-            "Order: configs that fit into memory together take turns, so a slow drift of the machine cancels in ratios."
-        )
+        return "Order: configs that fit into memory together take turns, so a slow drift of the machine cancels in ratios."
     where = "" if schedule is Interleaving.VISITS else " on a device"
     return f"Order: configs run one after the other{where}, so a drift of the machine within a block stays in ratios."
 
@@ -325,16 +364,16 @@ def plan_runs_text(plan: Plan) -> str:
     if not plan.study.workloads:
         return f"The quality of {plural(len(plan.quality), 'config')} is measured"
     total = len(plan.points) + len(plan.refusals)
-    return (
-        f"{len(plan.points):,}{f' of {total:,}' if plan.refusals else ''} {'points run' if total > 1 else 'point runs'}"
-    )
+    return f"{len(plan.points):,}{f' of {total:,}' if plan.refusals else ''} {'points run' if total > 1 else 'point runs'}"
 
 
 def plan_counts_text(plan: Plan, amount: Amount) -> str:
     """A budget buys as many as it can: only the least is known."""
     least = "at least " if plan.study.measure.budget is not None else ""
     starts, trials = (pair[:1] if least else pair for pair in (amount.starts, amount.trials))
-    parts = [f"{_plan_range_text(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
+    parts = [
+        f"{_plan_range_text(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"
+    ]
     if plan.study.workloads:
         parts.append(f"{_plan_range_text(*(f'{number:,}' for number in trials))} trials")
     return f"{least}{' and '.join(parts)}."

@@ -8,7 +8,13 @@ from rich.text import Text
 
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import InstanceRecord, LoadProgress, ObjectiveResult, Outcome, TrialRecord
+from bitbench.records.trial import (
+    InstanceRecord,
+    LoadProgress,
+    ObjectiveResult,
+    Outcome,
+    TrialRecord,
+)
 from bitbench.reports.document.words import plural
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Group, Plan, Point
@@ -39,7 +45,9 @@ class RunDisplay:
         self._trial = ""  # which one is running, in words
         self._objectives: tuple[Objective, ...] = ()
         self._told_at = self._printed_at = time.monotonic()
-        self._cause: str | None = None  # of the failure above: a refusal is the same on every workload
+        self._cause: str | None = (
+            None  # of the failure above: a refusal is the same on every workload
+        )
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
         self._progress = Progress(
@@ -68,7 +76,9 @@ class RunDisplay:
         self._objectives = plan.study.objectives
         measure = plan.study.measure
         minimum = len(plan.points) * measure.starts.min * measure.trials.min
-        self._progress.update(self._task, total=max(minimum, trials_done + 1), completed=trials_done)
+        self._progress.update(
+            self._task, total=max(minimum, trials_done + 1), completed=trials_done
+        )
         if trials_done:
             self._print(f"resuming after {plural(trials_done, 'trial')}")
 
@@ -107,14 +117,20 @@ class RunDisplay:
             metrics = record.metrics
             line = f"  {record.id} {name}  {show_significant(metrics.output_throughput)} tok/s"
             times = f", TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
-            shown = line if len(line + times) > self._console.width and self._is_narrow else line + times
+            shown = (
+                line
+                if len(line + times) > self._console.width and self._is_narrow
+                else line + times
+            )
             self._print(shown, *_show_objectives(record.objectives))
         else:
             is_rejected = record.outcome is Outcome.CLIENT_BOUND
             # A search still uses what a late client cannot have decided.
             is_used = is_rejected and objectives_hold(record, self._objectives) is not None
             word = "rejected" if is_rejected and not is_used else record.outcome
-            cause = "as above" if record.cause and record.cause == self._cause else record.cause or ""
+            cause = (
+                "as above" if record.cause and record.cause == self._cause else record.cause or ""
+            )
             self._cause = record.cause
             judged = _show_objectives(record.objectives) if is_used else []
             self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {cause}", *judged)
@@ -125,9 +141,15 @@ class RunDisplay:
     def quality_finished(self, record: QualityRecord) -> None:
         name = record.config.name
         if record.outcome is Outcome.OK:
-            self._print(f"  {record.id} {name}  quality: {record.tokens:,} tokens in {show_seconds(record.duration_s)}")
+            self._print(
+                f"  {record.id} {name}  quality: {record.tokens:,} tokens in {show_seconds(record.duration_s)}"
+            )
         else:
-            self._print(f"  {record.id} {name}  quality: ", (record.outcome, "yellow"), f": {record.cause or ''}")
+            self._print(
+                f"  {record.id} {name}  quality: ",
+                (record.outcome, "yellow"),
+                f": {record.cause or ''}",
+            )
 
     def note(self, message: str) -> None:
         if self._console.is_terminal:

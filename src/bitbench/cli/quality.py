@@ -14,26 +14,41 @@ from bitbench.running.quality_study import QualityOptions, measure_quality_study
 
 
 def quality(
-    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
+    model: Annotated[
+        str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")
+    ],
     *,
     recipes: Annotated[
-        str, typer.Option(metavar="A,B,…", help="Compared with bf16 (gguf-bf16 on llamacpp), which is added.")
+        str,
+        typer.Option(
+            metavar="A,B,…", help="Compared with bf16 (gguf-bf16 on llamacpp), which is added."
+        ),
     ],
     engine: Annotated[
         str, typer.Option(help="The engine: transformers, vllm, sglang, llamacpp or openvino.")
     ] = "transformers",
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."),
+        typer.Option(
+            help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."
+        ),
     ] = None,
-    windows: Annotated[int | None, typer.Option(min=2, help="Windows of the corpus [default: 32].")] = None,
-    window_tokens: Annotated[int | None, typer.Option(min=8, help="Tokens per window [default: 256].")] = None,
+    windows: Annotated[
+        int | None, typer.Option(min=2, help="Windows of the corpus [default: 32].")
+    ] = None,
+    window_tokens: Annotated[
+        int | None, typer.Option(min=8, help="Tokens per window [default: 256].")
+    ] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B.yaml,…", help="builtin (needles), or lm-eval's: names or YAML files.")
+        str | None,
+        typer.Option(
+            metavar="A,B.yaml,…", help="builtin (needles), or lm-eval's: names or YAML files."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quality-MODEL].")
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Results folder [default: quality-MODEL]."),
     ] = None,
 ) -> None:
     """Measure the quality that recipes lose, without timing.

@@ -21,17 +21,23 @@ MOST_SHOWN = 20  # defects of a checkpoint
 
 def quantize(
     model: Annotated[
-        str | None, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")
+        str | None,
+        typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL"),
     ] = None,
     recipe: Annotated[
-        str | None, typer.Option("--recipe", "-r", help="A name from `bitbench recipes`, or a recipe file.")
+        str | None,
+        typer.Option("--recipe", "-r", help="A name from `bitbench recipes`, or a recipe file."),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", help="Text file, folder or JSONL [default: the recipe's].")
+        Path | None,
+        typer.Option("--calibration", help="Text file, folder or JSONL [default: the recipe's]."),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that chooses the text samples.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Seed that chooses the text samples.")
+    ] = 0,
     check: Annotated[
-        Path | None, typer.Option("--check", metavar="DIR", help="Check this checkpoint for defects instead.")
+        Path | None,
+        typer.Option("--check", metavar="DIR", help="Check this checkpoint for defects instead."),
     ] = None,
 ) -> None:
     """Create a quantized variant of a model.

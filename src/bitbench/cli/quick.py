@@ -59,9 +59,12 @@ def quick(
         ),
     ] = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Create what is missing without asking.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Create what is missing without asking.")
+    ] = False,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quick-DATE].")
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Results folder [default: quick-DATE]."),
     ] = None,
 ) -> None:
     """Measure a server, or compare variants of a model.
@@ -80,7 +83,9 @@ def quick(
 
 def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
     if len(urls) > 1:
-        raise UsageError("one server at a time; to compare two, write a study with two endpoints (docs/endpoints.md)")
+        raise UsageError(
+            "one server at a time; to compare two, write a study with two endpoints (docs/endpoints.md)"
+        )
     at, console = Workplace(), Terminal()
     server, *others = [named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
@@ -97,7 +102,9 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
 
     reported = write_outcome(folder, at.home, answer)
     if others:
-        console.print(f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`")
+        console.print(
+            f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`"
+        )
     console.print(f"report: {reported.page}", soft_wrap=True)
     raise typer.Exit(_exit_code(reported.summary))
 
@@ -113,11 +120,14 @@ def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
             break
         for need in lacking:
             _create(need, at, console)
-        field = make_quick_field(wanted, at)  # what was downloaded may be another thing than its name promised
+        field = make_quick_field(
+            wanted, at
+        )  # what was downloaded may be another thing than its name promised
     source = write_quick_study(make_quick_study(field, at, place.name), place)
     high_s = estimator_of(plan_study(source, at), at).range_s()[1]
     console.print(
-        f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}", soft_wrap=True
+        f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}",
+        soft_wrap=True,
     )
     with RunDisplay(console) as display:
         folder = runner.measure_study(source, place, display, at)
@@ -130,7 +140,10 @@ def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
 
     reported = write_outcome(folder, at.home, answer)
     console.print(f"report: {reported.page}", soft_wrap=True)
-    console.print(f"to go on: edit {source.file}, then `bitbench run {source.file} --into {place}`", soft_wrap=True)
+    console.print(
+        f"to go on: edit {source.file}, then `bitbench run {source.file} --into {place}`",
+        soft_wrap=True,
+    )
     raise typer.Exit(_exit_code(reported.summary))
 
 
@@ -139,7 +152,9 @@ def _exit_code(summary: StudySummary) -> ExitCode:
     return ExitCode.DONE if summary.is_measured else ExitCode.NOTHING_MEASURED
 
 
-def _agree(lacking: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool) -> None:
+def _agree(
+    lacking: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool
+) -> None:
     """Show what is missing and what it costs, and ask. Raises NotReadyError without a terminal, or for a no."""
     table = Table("missing", "", "time", "disk", box=None, pad_edge=False, header_style="bold")
     for need in lacking:
@@ -155,7 +170,9 @@ def _agree(lacking: Sequence[MissingPart], names: Sequence[str], console: Termin
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise NotReadyError(f"nothing was created; to create it: bitbench quick {' '.join(names)} --yes")
+        raise NotReadyError(
+            f"nothing was created; to create it: bitbench quick {' '.join(names)} --yes"
+        )
     if not typer.confirm("Create it?"):
         raise NotReadyError("nothing was created")
 
@@ -165,6 +182,8 @@ def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
     with console.status(Text(f"{need.kind} {need.name}")) as status:
         steps = Steps(console, status, need.name)
         if need.kind == "environment":
-            make_environment(known_environment(need.name), at.home, device=at.device, on_step=steps.step)
+            make_environment(
+                known_environment(need.name), at.home, device=at.device, on_step=steps.step
+            )
         elif need.kind == "model":
             make_model_ready(need.name, at.home, on_step=steps.step, on_progress=steps.progress)

@@ -22,11 +22,17 @@ from bitbench.study.recipe import Recipe
 
 MARKS = {Support.RUNS: "✓", Support.RUNS_WITHOUT_SPEEDUP: "~"}
 UNDECIDED = "?"
-STYLES = {Support.RUNS: "green", Support.RUNS_WITHOUT_SPEEDUP: "yellow", Support.DOES_NOT_RUN: "red"}
+STYLES = {
+    Support.RUNS: "green",
+    Support.RUNS_WITHOUT_SPEEDUP: "yellow",
+    Support.DOES_NOT_RUN: "red",
+}
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")
+    ] = None,
     device: OnDevice = None,
 ) -> None:
     """List recipes and the engines that run them.
@@ -39,7 +45,9 @@ def recipes(
     at = Workplace(asked_device=device_option(device))
     console, on = Terminal(), at.capability
     known = tuple(catalog.built_in_recipes())
-    engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
+    engines = [
+        engine_name for engine_name, engine in registry.engines().items() if engine.needs_model
+    ]
     console.print(_recipes_table(known, engines, at.device, on))
     console.print(f"\n{legend(at.device, on)}")
     for paragraph in _recipe_reasons(known, engines, at.device, on):
@@ -47,7 +55,10 @@ def recipes(
 
 
 def _recipes_table(
-    recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
+    recipes: Sequence[Recipe],
+    engines: Sequence[str],
+    device: Device,
+    capability: Capability | None = None,
 ) -> Table:
     """One row per recipe, with the engines that matter for it."""
     table = Table(
@@ -61,7 +72,12 @@ def _recipes_table(
     )
     for recipe in recipes:
         rows = [
-            (engine, look_up_compatibility(recipe.form, engine, device, recipe.at_load, capability=capability))
+            (
+                engine,
+                look_up_compatibility(
+                    recipe.form, engine, device, recipe.at_load, capability=capability
+                ),
+            )
             for engine in engines
         ]
         table.add_row(recipe.name, _engines(rows), recipe.description)
@@ -70,7 +86,9 @@ def _recipes_table(
 
 def legend(device: Device, capability: Capability | None) -> str:
     """Below the table."""
-    marks = f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"
+    marks = (
+        f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"
+    )
     if device == "cpu":
         return f"Engines on a CPU: {marks}."
     if capability is not None:
@@ -89,19 +107,26 @@ def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
             marked[MARKS[row.verdict]].append(engine)
     styles = {mark: STYLES[verdict] for verdict, mark in MARKS.items()}
     named = [
-        Text(f"{mark} {', '.join(engines)}", styles.get(mark, "dim")) for mark, engines in marked.items() if engines
+        Text(f"{mark} {', '.join(engines)}", styles.get(mark, "dim"))
+        for mark, engines in marked.items()
+        if engines
     ]
     return Text("; ").join(named) if named else Text("none here", "dim")
 
 
 def _recipe_reasons(
-    recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
+    recipes: Sequence[Recipe],
+    engines: Sequence[str],
+    device: Device,
+    capability: Capability | None = None,
 ) -> Iterator[RenderableType]:
     """A paragraph for each reason: where, which recipes, why, and how it is known."""
     named: dict[CompatibilityRow, list[str]] = {}
     for engine in engines:
         for recipe in recipes:
-            row = look_up_compatibility(recipe.form, engine, device, recipe.at_load, capability=capability)
+            row = look_up_compatibility(
+                recipe.form, engine, device, recipe.at_load, capability=capability
+            )
             if row is not None and row.why:
                 # One reason may hold for several forms.
                 alike = row.model_copy(update={"form": "", "kernel": None, "capability": None})
@@ -109,5 +134,7 @@ def _recipe_reasons(
     for row, names in named.items():
         known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
         style = "dim" if row.refuse else STYLES[row.verdict]
-        yield Text.assemble("\n", (row.engine, "bold"), " ", (row.word, style), f": {', '.join(names)}")
+        yield Text.assemble(
+            "\n", (row.engine, "bold"), " ", (row.word, style), f": {', '.join(names)}"
+        )
         yield Padding(f"{row.why} ({known})", (0, 0, 0, 4), expand=False)

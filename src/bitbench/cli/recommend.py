@@ -14,24 +14,37 @@ from bitbench.reports.answers.recommend import recommendation_document
 
 
 def recommend(
-    folder: Annotated[Path, typer.Argument(help="A folder filled by `bitbench run`.", metavar="STUDY_DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder filled by `bitbench run`.", metavar="STUDY_DIR")
+    ],
     *,
     slo: Annotated[
-        str | None, typer.Option("--slo", metavar="LIMITS", help="Limits, such as ttft_p99=300ms,tpot_p99=50ms.")
+        str | None,
+        typer.Option(
+            "--slo", metavar="LIMITS", help="Limits, such as ttft_p99=300ms,tpot_p99=50ms."
+        ),
     ] = None,
     max_memory: Annotated[
-        str | None, typer.Option("--max-memory", metavar="SIZE", help="Peak memory as run, reserved KV cache included.")
+        str | None,
+        typer.Option(
+            "--max-memory", metavar="SIZE", help="Peak memory as run, reserved KV cache included."
+        ),
     ] = None,
     max_quality_loss: Annotated[
-        str | None, typer.Option("--max-quality-loss", metavar="SHARE", help="Rise of perplexity, such as 1%.")
+        str | None,
+        typer.Option("--max-quality-loss", metavar="SHARE", help="Rise of perplexity, such as 1%."),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option("--workload", help="Answer for this workload only [default: all].")
+        list[str] | None,
+        typer.Option("--workload", help="Answer for this workload only [default: all]."),
     ] = None,
     engine: Annotated[
-        list[str] | None, typer.Option("--engine", help="Choose among this engine's configs [default: all].")
+        list[str] | None,
+        typer.Option("--engine", help="Choose among this engine's configs [default: all]."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="markdown: a page to keep.")
+    ] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Recommend which variant to run on which engine.

@@ -26,7 +26,9 @@ def _known_format(name: str) -> str:
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder filled by bitbench.", metavar="STUDY_DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder filled by bitbench.", metavar="STUDY_DIR")
+    ],
     *,
     form: Annotated[
         str | None,
@@ -38,7 +40,10 @@ def report(
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file to write [default: the terminal].")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The file to write [default: the terminal]."
+        ),
     ] = None,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
@@ -48,7 +53,9 @@ def report(
     `bitbench run`.
     """
     if form is None and output is not None:
-        raise UsageError("--output needs --format; without it the report is written to STUDY_DIR/report")
+        raise UsageError(
+            "--output needs --format; without it the report is written to STUDY_DIR/report"
+        )
     if form is None:
         study = StudyFolder.existing(folder)
         end_with_outcome(study, default_home(), Terminal(), allow_inconclusive=allow_inconclusive)

@@ -6,7 +6,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from bitbench.cli.options import AllowInconclusive, OnDevice, StudyFile, device_option, seconds_option
+from bitbench.cli.options import (
+    AllowInconclusive,
+    OnDevice,
+    StudyFile,
+    device_option,
+    seconds_option,
+)
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -25,26 +31,42 @@ def run(
     study: StudyFile,
     *,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
+        Path | None,
+        typer.Option(
+            "--into", metavar="DIR", help="Results folder [default: ./NAME of the study]."
+        ),
     ] = None,
     device: OnDevice = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own."
+        ),
     ] = None,
     key_from: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Variable whose value an endpoint may get as its API key."),
+        typer.Option(
+            metavar="NAME", help="Variable whose value an endpoint may get as its API key."
+        ),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."),
+        typer.Option(
+            metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."
+        ),
     ] = None,
     block: Annotated[
-        int | None, typer.Option("--block", min=0, metavar="K", help="Measure only this block, counted from 0.")
+        int | None,
+        typer.Option(
+            "--block", min=0, metavar="K", help="Measure only this block, counted from 0."
+        ),
     ] = None,
     mirror: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Copy records to s3://BUCKET/PATH after each group, and resume from there."),
+        typer.Option(
+            metavar="URL",
+            help="Copy records to s3://BUCKET/PATH after each group, and resume from there.",
+        ),
     ] = None,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
@@ -64,7 +86,14 @@ def run(
     source = StudySource.of(study)
     with RunDisplay(console) as display:
         folder = runner.measure_study(
-            source, place, display, at, budget_s=budget_s, on=executor, mirror=mirror, key_from=key_from or ()
+            source,
+            place,
+            display,
+            at,
+            budget_s=budget_s,
+            on=executor,
+            mirror=mirror,
+            key_from=key_from or (),
         )
     if block is None:
         end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
@@ -86,6 +115,8 @@ def _end_with_block(block: int, folder: StudyFolder, console: Terminal) -> NoRet
     """One block decides nothing, so its exit code says whether it has results."""
     trials = [trial for trial in folder.trials() if trial.kind == "measured"]
     counted = sum(trial.counts for trial in trials)
-    console.print(f"block {block}: {counted} of {plural(len(trials), 'trial')} count; {folder.path} is ready to join")
+    console.print(
+        f"block {block}: {counted} of {plural(len(trials), 'trial')} count; {folder.path} is ready to join"
+    )
     has_quality = any(record.outcome is Outcome.OK for record in folder.quality_records())
     raise typer.Exit(ExitCode.DONE if counted or has_quality else ExitCode.NOTHING_MEASURED)

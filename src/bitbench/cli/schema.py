@@ -15,11 +15,15 @@ FILES = {"study": study_schema, "recipe": recipe_schema}
 
 
 def schema(
-    of: Annotated[str, typer.Argument(help="study or recipe, or a command that has --json.", metavar="WHAT")] = "study",
+    of: Annotated[
+        str, typer.Argument(help="study or recipe, or a command that has --json.", metavar="WHAT")
+    ] = "study",
 ) -> None:
     """Print the JSON Schema of a file to write, or of an answer."""
     known = [*FILES, *answers_by_command()]
     if of not in known:
-        raise UsageError(f"{of} has no JSON Schema; {did_you_mean(of, known)}known are {', '.join(known)}")
+        raise UsageError(
+            f"{of} has no JSON Schema; {did_you_mean(of, known)}known are {', '.join(known)}"
+        )
     found = FILES[of]() if of in FILES else answer_schema(of)
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))

@@ -14,7 +14,9 @@ from rich.text import Text
 
 from bitbench.util.text import visible
 
-PIPE_WIDTH = 10_000  # characters: in a pipe or a file a table is whole and a paragraph one line, for grep
+PIPE_WIDTH = (
+    10_000  # characters: in a pipe or a file a table is whole and a paragraph one line, for grep
+)
 
 
 class Terminal(Console):
@@ -22,7 +24,9 @@ class Terminal(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         stream: TextIO = sys.stderr if stderr else sys.stdout
-        while hasattr(stream, "rich_proxied_file"):  # what stands before the terminal would spell out our own colours
+        while hasattr(
+            stream, "rich_proxied_file"
+        ):  # what stands before the terminal would spell out our own colours
             stream = stream.rich_proxied_file
         is_read_elsewhere = not stream.isatty() and "COLUMNS" not in os.environ
         width = PIPE_WIDTH if is_read_elsewhere else None
@@ -32,7 +36,9 @@ class Terminal(Console):
         """Before the layout, so that a column is as wide as what it shows."""
         return super().render_str(visible(text), **options)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
         """All that is drawn passes here; a segment with `control` is rich's own movement of the cursor."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))

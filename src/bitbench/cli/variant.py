@@ -24,7 +24,12 @@ def list_() -> None:
         console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
         return
     table = Table(
-        Column("variant", overflow="fold"), "weights", "bits per weight", "made", box=None, header_style="bold"
+        Column("variant", overflow="fold"),
+        "weights",
+        "bits per weight",
+        "made",
+        box=None,
+        header_style="bold",
     )
     for made in there:
         facts = made.manifest
@@ -36,7 +41,9 @@ def list_() -> None:
 
 @variant.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")],
+    name: Annotated[
+        str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")
+    ],
 ) -> None:
     """Print what a variant was made from, how, and its size."""
     made = variants.get_variant(name, default_home())
@@ -44,7 +51,11 @@ def show(
 
 
 @variant.command()
-def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")]) -> None:
+def rm(
+    name: Annotated[
+        str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")
+    ],
+) -> None:
     """Remove a variant; the same recipe recreates it."""
     made = variants.get_variant(name, default_home())
     variants.remove_variant(made)

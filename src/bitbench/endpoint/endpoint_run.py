@@ -25,7 +25,12 @@ from bitbench.endpoint.load_study import (
     offer_p95,
     seeded_load_study_options,
 )
-from bitbench.engines.endpoint import EndpointUnusable, endpoint_api_key, endpoint_url, offered_models
+from bitbench.engines.endpoint import (
+    EndpointUnusable,
+    endpoint_api_key,
+    endpoint_url,
+    offered_models,
+)
 from bitbench.machine.watches import MemoryWatch
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import plan_study_source
@@ -34,9 +39,20 @@ from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient, Obser
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.kept_tables import write_kept_tables
 from bitbench.records.lock import Lock
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import (
+    NOT_THE_ENGINES,
+    InstanceRecord,
+    Outcome,
+    TrialMetrics,
+    TrialRecord,
+)
 from bitbench.running.group import is_steady, wants_warm_up_round
-from bitbench.running.progress import CLIENT_BOUND_REPEATS, BlockTask, Progress, repeatable_rejections
+from bitbench.running.progress import (
+    CLIENT_BOUND_REPEATS,
+    BlockTask,
+    Progress,
+    repeatable_rejections,
+)
 from bitbench.running.runner import StudyRun
 from bitbench.running.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
 from bitbench.study.objective import RateTrialKind, SearchLimits
@@ -69,7 +85,9 @@ def measure_endpoint_study(
     lock = folder.lock()
     if lock is not None:
         _refuse_other_load(lock, study, search, folder.path)
-    if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
+    if (
+        search is not None and lock and lock.search
+    ):  # its study has grown by the rates that were tried
         asked = {"trials": search.trials, "precision": search.precision, "highest": search.highest}
         search = lock.search.model_copy(update=asked)
         study = study.model_copy(update={"workloads": lock.plan.study.workloads})
@@ -99,14 +117,20 @@ def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fo
     elsewhere = "repeat the command that began it, or give another folder with --into"
     if (lock.search is None) is not (search is None):
         began, asked = ("a search", "a sweep") if search is None else ("a sweep", "a search")
-        raise StoreError(f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}")
+        raise StoreError(
+            f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}"
+        )
     if search is None:
         return
     requests = (lock.plan.study.workloads[0], study.workloads[0])
     before, after = ({**dict(request), "arrival": request.arrival.kind} for request in requests)
-    differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
+    differing = sorted(
+        name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name]
+    )
     if differing:
-        raise StoreError(f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}")
+        raise StoreError(
+            f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}"
+        )
 
 
 class EndpointRun:
@@ -123,11 +147,15 @@ class EndpointRun:
         recorded = writer.folder.trials()
         self._trials = [trial for trial in recorded if trial.kind == "measured"]
         self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
-        self._visit = len(writer.folder.instances())  # what earlier runs sent last may not be recorded
+        self._visit = len(
+            writer.folder.instances()
+        )  # what earlier runs sent last may not be recorded
         # By this run, with the metrics of its last round: the server may have been started again since the last.
         self._warm: dict[Point, tuple[TrialMetrics, ...]] = {}
         self._progress = Progress(run.plan, repeatable_rejections(self._trials))
-        self._progress.begin(BlockTask(BLOCK, run.plan.study.measure.trials.min, frozenset(run.plan.points)))
+        self._progress.begin(
+            BlockTask(BLOCK, run.plan.study.measure.trials.min, frozenset(run.plan.points))
+        )
         self._progress.add(self._trials)
 
     @property
@@ -150,10 +178,15 @@ class EndpointRun:
             try:
                 self._trial(self._added(workload), ready)
             except LoadError as gone:
-                cause, outcomes = str(gone).removesuffix(RESUMES), [trial.outcome for trial in self._trials]
+                cause, outcomes = (
+                    str(gone).removesuffix(RESUMES),
+                    [trial.outcome for trial in self._trials],
+                )
                 if outcomes[-1:] != [Outcome.CRASHED] or Outcome.OK not in outcomes:
                     raise LoadError(cause) from None
-                self._run.observer.warn(cause)  # it died under this load, which is a part of the answer
+                self._run.observer.warn(
+                    cause
+                )  # it died under this load, which is a part of the answer
                 return
 
     def search(self, limits: SearchLimits) -> None:
@@ -162,20 +195,32 @@ class EndpointRun:
         self._update_lock(search=limits)
         late, is_told = 0, False
         cost_is_told = False
-        while (wanted := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
+        while (
+            wanted := next_rate(rate_trials(self._plan.study, self._trials), limits)
+        ) is not None:
             rate = wanted.rate
             if wanted.kind is RateTrialKind.FULL and not cost_is_told:
                 self._tell_cost(limits, rate)
                 cost_is_told = True
             workload = endpoint_workload_at(self._plan.study.workloads[0], wanted, limits)
             record = self._trial(self._added(workload), ready)
-            if record.outcome is Outcome.OK and record.objectives is not None and record.objectives.holds is None:
+            if (
+                record.outcome is Outcome.OK
+                and record.objectives is not None
+                and record.objectives.holds is None
+            ):
                 raise UndecidedError(f"the search cannot go on: {record.objectives.why_not}")
             late = late + 1 if objectives_hold(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
-                kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
+                kept = [
+                    trial.rate
+                    for trial in rate_trials(self._plan.study, self._trials)
+                    if trial.holds
+                ]
                 if not kept:
-                    raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
+                    raise LoadError(
+                        f"this machine cannot send {rate:g} requests/s on time: {record.cause}"
+                    )
                 if is_told:
                     self._run.observer.warn(
                         f"the search stopped: this machine is too busy to send requests on time; {FREE_IT}"
@@ -192,7 +237,9 @@ class EndpointRun:
         """Say what the rest of a search takes, now that the rate is known roughly."""
         done = len(rate_trials(self._plan.study, self._trials))
         cost = estimate_search_cost(limits, rate, done=done)
-        self._run.observer.note(f"the rate is near {rate:g} requests/s; up to {cost.trials} more trials: {cost}")
+        self._run.observer.note(
+            f"the rate is near {rate:g} requests/s; up to {cost.trials} more trials: {cost}"
+        )
         offer = offer_p95(self._plan.study, limits, rate)
         if offer is not None:
             self._run.observer.warn(offer)
@@ -204,7 +251,9 @@ class EndpointRun:
         started = time.monotonic()
         instance = self._run.start(config, log_file, occasion=str(BLOCK))
         endpoint, vocabulary = self._wait(instance), self._run.vocabulary_of(config)
-        watch = MemoryWatch(None, None, instance.stop)  # it is not our process: there is nothing to see
+        watch = MemoryWatch(
+            None, None, instance.stop
+        )  # it is not our process: there is nothing to see
         ready = ReadyInstance(instance_id, config, BLOCK, instance, endpoint, vocabulary, watch)
         self._writer.append_instance(
             InstanceRecord(
@@ -273,7 +322,14 @@ class EndpointRun:
         known = [*self._warm.get(point, ()), *self._progress.metrics_of(point, BLOCK)]
         warm_ups = self._warm_ups[point]
         return run_trial(
-            ready, workload, kind, index, self._run, warm_up_round=warm_ups, visit=self._visit, known=known
+            ready,
+            workload,
+            kind,
+            index,
+            self._run,
+            warm_up_round=warm_ups,
+            visit=self._visit,
+            known=known,
         )
 
     def _added(self, workload: Workload) -> Workload:
@@ -281,7 +337,9 @@ class EndpointRun:
         study, point = self._plan.study, self._point(workload)
         if point not in self._plan.points:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
-            plan = self._plan.model_copy(update={"study": grown, "points": (*self._plan.points, point)})
+            plan = self._plan.model_copy(
+                update={"study": grown, "points": (*self._plan.points, point)}
+            )
             self._run = replace(self._run, plan=plan)
             self._writer.write_study(study_file_text(grown))
             self._update_lock(plan=plan)
@@ -309,7 +367,9 @@ def endpoint_workload_at(like: Workload, wanted: NextRate, limits: SearchLimits)
 PORTS = (8000, 8080, 11434, 1234, 30000)
 HOST = "127.0.0.1"
 ANSWER_LIMIT_S = 1.0  # for the list of models of a server on this machine
-KEY_VARIABLE = "BITBENCH_QUICK_KEY"  # the user has not named the server, so the usual key is not sent to it
+KEY_VARIABLE = (
+    "BITBENCH_QUICK_KEY"  # the user has not named the server, so the usual key is not sent to it
+)
 CONTACT_REQUESTS = 2  # the first may find a cold server
 ANSWER_TOKENS = 32
 CLIMB_S = 75.0  # for all trials: with the first contact and the summary, the answer comes within two minutes
@@ -321,7 +381,16 @@ GROWTH = 1.1  # twice the streams that bring less than this: throughput has stop
 _PROMPTS = tuple(
     f"Explain in about {count} words what a {topic} is, how it works and what people use it for."
     for count in (50, 100, 150, 200)
-    for topic in ("compiler", "bicycle", "telescope", "bridge", "violin", "harbour", "battery", "greenhouse")
+    for topic in (
+        "compiler",
+        "bicycle",
+        "telescope",
+        "bridge",
+        "violin",
+        "harbour",
+        "battery",
+        "greenhouse",
+    )
 )
 
 
@@ -340,7 +409,9 @@ def find_servers() -> tuple[FoundServer, ...]:
     for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
-            models = offered_models(Endpoint(url, "", endpoint_api_key(KEY_VARIABLE)), ANSWER_LIMIT_S)
+            models = offered_models(
+                Endpoint(url, "", endpoint_api_key(KEY_VARIABLE)), ANSWER_LIMIT_S
+            )
         except EndpointUnusable:
             continue
         if models:
@@ -377,23 +448,36 @@ def new_endpoint_folder() -> Path:
     return Path(f"quick-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
 
-def _prepare(server: FoundServer, options: LoadOptions, client: LoadClient, folder: Path) -> PreparedLoad:
+def _prepare(
+    server: FoundServer, options: LoadOptions, client: LoadClient, folder: Path
+) -> PreparedLoad:
     arguments = load_study_arguments(
-        url=server.url, model=server.models[0], api_key_env=server.key_variable, ignore_eos=options.output_forced
+        url=server.url,
+        model=server.models[0],
+        api_key_env=server.key_variable,
+        ignore_eos=options.output_forced,
     )
     alone = replace(options, concurrency=(1,))
-    contact = first_contact(arguments, load_study_workloads(alone)[0], client, requests=CONTACT_REQUESTS)
-    first = endpoint_workload_with_streams(load_study_workloads(alone, folder)[0], 1, contact.latency_s)
+    contact = first_contact(
+        arguments, load_study_workloads(alone)[0], client, requests=CONTACT_REQUESTS
+    )
+    first = endpoint_workload_with_streams(
+        load_study_workloads(alone, folder)[0], 1, contact.latency_s
+    )
     study = make_load_study(options, arguments, (first,))
     measure = study.measure.model_copy(update={"trials": Count(min=1, max=TRIALS)})
     ladder = Ladder(CLIMB_S)
-    return PreparedLoad(study.model_copy(update={"measure": measure}), None, contact, folder, ladder.next_point)
+    return PreparedLoad(
+        study.model_copy(update={"measure": measure}), None, contact, folder, ladder.next_point
+    )
 
 
 def endpoint_workload_with_streams(like: Workload, streams: int, latency_s: float) -> Workload:
     """The same requests in so many streams, as many of them as take about `POINT_S`."""
     rounds = min(max(int(POINT_S / max(latency_s, 1e-6)), 2), MOST_ROUNDS)
-    return like.model_copy(update={"name": f"c-{streams}", "concurrency": streams, "requests": streams * rounds})
+    return like.model_copy(
+        update={"name": f"c-{streams}", "concurrency": streams, "requests": streams * rounds}
+    )
 
 
 class Ladder:
@@ -414,7 +498,9 @@ class Ladder:
             if not top.counted and len(top.tried) < TRIALS:  # the machine's fault: once more
                 return top.workload if top.trial_s < left_s else None
             if top.grows(lower) and top.workload.concurrency < MOST_STREAMS:
-                higher = endpoint_workload_with_streams(top.workload, 2 * top.workload.concurrency, top.latency_s)
+                higher = endpoint_workload_with_streams(
+                    top.workload, 2 * top.workload.concurrency, top.latency_s
+                )
                 if 2 * top.latency_s * (higher.requests or 0) / higher.concurrency < left_s:
                     return higher
         served = [point for point in points.values() if point.throughput is not None]
@@ -445,7 +531,11 @@ class LadderPoint:
     @property
     def throughput(self) -> float | None:
         """The mean of what was served; None where nothing was."""
-        served = [trial.metrics.output_throughput or 0.0 for trial in self.counted if trial.outcome is Outcome.OK]
+        served = [
+            trial.metrics.output_throughput or 0.0
+            for trial in self.counted
+            if trial.outcome is Outcome.OK
+        ]
         return sum(served) / len(served) if served else None
 
     def grows(self, lower: Sequence["LadderPoint"]) -> bool:

@@ -94,7 +94,11 @@ def first_contact(
         latency_s=sums.statistic("latency", "p50") or 0.0,
         ttft_s=sums.statistic("ttft", "p50") or 0.0,
         requests=requests - 1,
-        fastest_s={name: float(np.nanmin(found)) for name, found in times.items() if np.isfinite(found).any()},
+        fastest_s={
+            name: float(np.nanmin(found))
+            for name, found in times.items()
+            if np.isfinite(found).any()
+        },
     )
 
 
@@ -129,7 +133,9 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
     rows: list[dict[str, Json]] = requests.to_pylist()
     row = next((row for row in rows if row["status"] != "ok"), None)
     if row is None:  # complete, but not as long as asked
-        return f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
+        return (
+            f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
+        )
     status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
     if "without usage" in said:
         return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
@@ -141,7 +147,9 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
         404: "--model names the model, --api chat or completions the kind of endpoint",
         400: "--no-ignore-eos, fewer --input-tokens, or --api chat with --text may help",
     }
-    return f"{arguments.url} says {status}: {said}" + (f"; {advice[status]}" if status in advice else "")
+    return f"{arguments.url} says {status}: {said}" + (
+        f"; {advice[status]}" if status in advice else ""
+    )
 
 
 API_KEY_ENV = "OPENAI_API_KEY"
@@ -152,7 +160,9 @@ DEFAULT_DURATION_S = 30.0
 DEFAULT_PRECISION = 0.05  # of the rate that a search finds
 LEAST_SEARCH_REQUESTS = 200  # of a full trial: a mean or a median of fewer depends on single bursts
 LONGEST_CHEAP_TRIAL_S = 300.0  # from here on a search offers the p95
-REQUESTS_PER_STREAM = 16  # of a closed loop: a p99 over less than a few dozen requests is their maximum
+REQUESTS_PER_STREAM = (
+    16  # of a closed loop: a p99 over less than a few dozen requests is their maximum
+)
 SHORTEST_SEARCH_TRIAL_S = 10.0  # in shorter ones a single hiccup of the machine is the p99
 # A search begins with the rate of one client that waits for each answer, and may go this far from there.
 BELOW_START, ABOVE_START = 16.0, 4096.0
@@ -186,7 +196,9 @@ class LoadOptions:
         return bool(self.objectives) and self.concurrency is None and self.rate is None
 
 
-NextPoint = Callable[[Study, Sequence[TrialRecord]], Workload | None]  # from what was tried; None: it is enough
+NextPoint = Callable[
+    [Study, Sequence[TrialRecord]], Workload | None
+]  # from what was tried; None: it is enough
 
 
 @dataclass(frozen=True)
@@ -254,7 +266,9 @@ def load_study_workloads(
     if options.concurrency is not None and options.rate is not None:
         raise UsageError("--concurrency and --rate cannot be combined; give one of them")
     if options.duration is not None and options.requests is not None:
-        raise UsageError("--duration and --requests both set the length of a trial; give one of them")
+        raise UsageError(
+            "--duration and --requests both set the length of a trial; give one of them"
+        )
     if options.max_rate is not None and not options.is_search:
         raise UsageError("--max-rate limits a search; give --slo, without --rate and --concurrency")
     if options.precision is not None and not options.is_search:
@@ -264,7 +278,10 @@ def load_study_workloads(
         first = _open_loop(options, folder, limits.start, DEFAULT_DURATION_S)
         return (_as_first_of_search(first, limits),)
     if options.rate is not None:
-        return tuple(_open_loop(options, folder, rate, DEFAULT_DURATION_S) for rate in sorted(set(options.rate)))
+        return tuple(
+            _open_loop(options, folder, rate, DEFAULT_DURATION_S)
+            for rate in sorted(set(options.rate))
+        )
     levels = sorted(set(options.concurrency or DEFAULT_CONCURRENCIES))
     return tuple(_closed_loop(options, folder, level) for level in levels)
 
@@ -316,7 +333,10 @@ def describe_search_cost(limits: SearchLimits) -> str:
     rates = [limits.start]
     if limits.start * GUESSED_CLIENTS <= limits.highest:
         rates.append(limits.start * GUESSED_CLIENTS)
-    costs = [f"{estimate_search_cost(limits, rate)} if the answer is near {rate:g} requests/s" for rate in rates]
+    costs = [
+        f"{estimate_search_cost(limits, rate)} if the answer is near {rate:g} requests/s"
+        for rate in rates
+    ]
     return f"the search takes up to {limits.trials + 1} trials: {', '.join(costs)}"
 
 
@@ -328,7 +348,8 @@ def offer_p95(study: Study, limits: SearchLimits, rate: float) -> str | None:
     if not slow or is_fixed or trial_s <= LONGEST_CHEAP_TRIAL_S:
         return None
     cheaper = ",".join(
-        f"{objective.name.replace('p99', 'p95')}={written_seconds(objective.limit)}" for objective in study.objectives
+        f"{objective.name.replace('p99', 'p95')}={written_seconds(objective.limit)}"
+        for objective in study.objectives
     )
     return (
         f"a p99 needs {NEEDED['p99']:,} requests in each trial, which take {show_about(trial_s)} at {rate:g} "
@@ -342,7 +363,9 @@ def _as_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
     return workload.model_copy(update={"name": name, "requests": count, "duration": None})
 
 
-def make_load_study(options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]) -> Study:
+def make_load_study(
+    options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]
+) -> Study:
     args: dict[str, Argument] = arguments.model_dump(exclude_defaults=True)
     trials = 1 if options.is_search else options.trials or DEFAULT_TRIALS
     return checked(
@@ -364,24 +387,37 @@ def _place(url: str) -> str:
     return f"{parts.hostname}-{parts.port}" if parts.port else str(parts.hostname)
 
 
-def _open_loop(options: LoadOptions, folder: Path | None, rate: float, default_s: float) -> Workload:
+def _open_loop(
+    options: LoadOptions, folder: Path | None, rate: float, default_s: float
+) -> Workload:
     spacing = options.arrival or Arrival.POISSON
     if spacing not in SPACINGS:
         raise UsageError(f"unknown --arrival {spacing}; use {' or '.join(SPACINGS)}")
     length: dict[str, Json] = {"duration": options.duration or default_s}
     if options.requests is not None:
         length = {"requests": options.requests}
-    return _workload(options, folder, name=f"rate-{rate:g}", arrival={"kind": spacing, "rate": rate}, **length)
+    return _workload(
+        options, folder, name=f"rate-{rate:g}", arrival={"kind": spacing, "rate": rate}, **length
+    )
 
 
 def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) -> Workload:
     if options.arrival is not None:
-        raise UsageError("--arrival sets the spacing of requests at a rate; add --rate, or --slo for a search")
+        raise UsageError(
+            "--arrival sets the spacing of requests at a rate; add --rate, or --slo for a search"
+        )
     if options.duration is not None:
-        raise UsageError("--duration is for rates; a sweep over concurrencies takes --requests per trial")
+        raise UsageError(
+            "--duration is for rates; a sweep over concurrencies takes --requests per trial"
+        )
     count = options.requests or REQUESTS_PER_STREAM * max(concurrency, 2)
     return _workload(
-        options, folder, name=f"c-{concurrency}", concurrency=concurrency, arrival="closed_loop", requests=count
+        options,
+        folder,
+        name=f"c-{concurrency}",
+        concurrency=concurrency,
+        arrival="closed_loop",
+        requests=count,
     )
 
 
@@ -396,7 +432,9 @@ def _workload(options: LoadOptions, folder: Path | None, **more: Json) -> Worklo
         **more,
     }
     if options.text is not None:
-        shape["text"] = {"file": os.path.relpath(options.text, folder) if folder else str(options.text)}
+        shape["text"] = {
+            "file": os.path.relpath(options.text, folder) if folder else str(options.text)
+        }
     elif options.api == Api.CHAT:
         raise UsageError("--api chat takes messages, not token ids; give --text FILE with prompts")
     return checked(lambda: Workload.model_validate(shape))

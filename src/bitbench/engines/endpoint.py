@@ -50,9 +50,13 @@ class EndpointArguments(Spec):
     url: str = Field(description="http://host:port or https://host, with or without /v1")
     model: str = Field(min_length=1, description="as /v1/models calls it")
     api_key_env: str = Field(
-        default=DEFAULT_KEY_VARIABLE, min_length=1, description="environment variable that holds the key; may be unset"
+        default=DEFAULT_KEY_VARIABLE,
+        min_length=1,
+        description="environment variable that holds the key; may be unset",
     )
-    ignore_eos: bool = Field(default=True, description="ask for exactly output_tokens (vLLM, SGLang, TGI, llama.cpp)")
+    ignore_eos: bool = Field(
+        default=True, description="ask for exactly output_tokens (vLLM, SGLang, TGI, llama.cpp)"
+    )
 
     @field_validator("url")
     @classmethod
@@ -89,7 +93,12 @@ def refuse_unusual_keys(study: Study, given: Collection[str]) -> None:
     """Raise StudyFileError if the study sends a key that is neither a usual one nor `given` by its name."""
     for index, setup in enumerate(study.engines):
         name = endpoint_key_variable(setup)
-        if name is None or name in given or name == DEFAULT_KEY_VARIABLE or name.startswith("BITBENCH_"):
+        if (
+            name is None
+            or name in given
+            or name == DEFAULT_KEY_VARIABLE
+            or name.startswith("BITBENCH_")
+        ):
             continue
         raise StudyFileError(
             f"{setup.name} sends the value of {name} to {setup.args.get('url')}; if you want that, give it to "
@@ -139,7 +148,9 @@ class EndpointInstance:
         except EndpointUnusable as problem:
             raise InstanceFailed(problem.failure) from None
         if offered and endpoint.model not in offered:
-            more = f" and {len(offered) - _SHOWN_NAMES:,} more" if len(offered) > _SHOWN_NAMES else ""
+            more = (
+                f" and {len(offered) - _SHOWN_NAMES:,} more" if len(offered) > _SHOWN_NAMES else ""
+            )
             cause = f"{endpoint.url} has no model {endpoint.model}; it has {', '.join(offered[:_SHOWN_NAMES])}{more}"
             raise InstanceFailed(Failure(outcome=Outcome.INVALID, cause=cause))
         return replace(endpoint, metrics=_counters(endpoint))
@@ -171,7 +182,9 @@ def _counters(endpoint: Endpoint) -> Mapping[str, str]:
     samples = fetch_samples(endpoint.url, endpoint.api_key)
     if samples is None:
         return {}
-    known = (engine.metrics for engine in registry.engines().values() if isinstance(engine, Counting))
+    known = (
+        engine.metrics for engine in registry.engines().values() if isinstance(engine, Counting)
+    )
     return next((names for names in known if samples.kinds.keys() & set(names.values())), {})
 
 
@@ -221,11 +234,20 @@ def _ask_for_models(endpoint: Endpoint, timeout_s: float) -> PlainAnswer:
     except ssl.SSLCertVerificationError as error:
         said = quote(error.verify_message, key)
         trusted = "the environment variable SSL_CERT_FILE names a file with authorities to trust"
-        outcome, cause = Outcome.INVALID, f"the certificate of {url} is not trusted here: {said}; {trusted}"
+        outcome, cause = (
+            Outcome.INVALID,
+            f"the certificate of {url} is not trusted here: {said}; {trusted}",
+        )
     except OSError as error:
-        outcome, cause = Outcome.CRASHED, f"no connection to {url}: {quote(error.strerror or str(error), key)}"
+        outcome, cause = (
+            Outcome.CRASHED,
+            f"no connection to {url}: {quote(error.strerror or str(error), key)}",
+        )
     except BadAnswer as problem:
-        outcome, cause = Outcome.INVALID, f"{url}/v1/models has no usable answer: {problem.fault.show(key)}"
+        outcome, cause = (
+            Outcome.INVALID,
+            f"{url}/v1/models has no usable answer: {problem.fault.show(key)}",
+        )
     raise EndpointUnusable(outcome, cause)
 
 

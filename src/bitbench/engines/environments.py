@@ -38,16 +38,21 @@ class InstalledEnvironment:
     python: str | None = None
     seconds: float | None = None  # that its creation took
     size_bytes: int | None = None
-    prebuilt: str | None = None  # programs that a package brought: which version, for which processors
+    prebuilt: str | None = (
+        None  # programs that a package brought: which version, for which processors
+    )
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def installed_environments(home: Path, known: Iterable[str] = ()) -> tuple[InstalledEnvironment, ...]:
+def installed_environments(
+    home: Path, known: Iterable[str] = ()
+) -> tuple[InstalledEnvironment, ...]:
     """Those on disk and those that are `known` and could be made; `complete` tells them apart."""
     on_disk = {path.name for path in (home / "envs").glob("*") if path.is_dir()}
     folders = [environment_folder(name, home) for name in sorted({*known, *on_disk})]
     return tuple(
-        read_environment_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders
+        read_environment_manifest(path) or InstalledEnvironment(path.name, path, complete=False)
+        for path in folders
     )
 
 
@@ -72,7 +77,9 @@ def environment_python(name: str, home: Path) -> Path:
 def versions(name: str, home: Path) -> dict[str, str]:
     """Package versions of an environment; raises EngineEnvironmentError where there is none."""
     python = environment_python(name, home)
-    return _versions_in(python.parent.parent if is_foreign_environment(name) else environment_folder(name, home))
+    return _versions_in(
+        python.parent.parent if is_foreign_environment(name) else environment_folder(name, home)
+    )
 
 
 def _python_at(place: Path) -> Path:
@@ -122,7 +129,9 @@ def write_environment_manifest(made: InstalledEnvironment) -> None:
 Installer = Literal["pip", "uv"]
 
 _RECENT_LINES = 400
-_TELLING = re.compile(r"error|cause|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
+_TELLING = re.compile(
+    r"error|cause|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE
+)
 _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
@@ -159,7 +168,14 @@ class Installation:
         self.on_step(f"creating a virtual environment with {self.installer}")
         python = python_in(self.folder)
         if self.installer == "uv":
-            venv = ["uv", "venv", "--allow-existing", "--no-progress", f"--python={sys.executable}", str(self.folder)]
+            venv = [
+                "uv",
+                "venv",
+                "--allow-existing",
+                "--no-progress",
+                f"--python={sys.executable}",
+                str(self.folder),
+            ]
             install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
         else:
             venv = isolated_command(sys.executable, "-m", "venv", self.folder)
@@ -177,7 +193,9 @@ class Installation:
         with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
             code = run_logged_tool(command, log, folder=self.folder)
         if code != 0:
-            recent = read_bytes(self.log_file).decode(errors="replace").splitlines()[-_RECENT_LINES:]
+            recent = (
+                read_bytes(self.log_file).decode(errors="replace").splitlines()[-_RECENT_LINES:]
+            )
             raise EngineEnvironmentError(
                 f"{self.installer} could not {step} the environment in {self.folder}: {_installer_errors(recent)} "
                 f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
@@ -219,7 +237,9 @@ def make_environment(
     source_lock = environment.source_lock
     sources = [*_source_options(find_links, index_url)]
     chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
-    lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
+    lock_hash = hashlib.sha256(
+        lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")
+    ).hexdigest()
     existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash:
         return existing
@@ -229,7 +249,11 @@ def make_environment(
     kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
-    prebuilt = environment.finish(folder, log_file, device=device) if environment.finish is not None else None
+    prebuilt = (
+        environment.finish(folder, log_file, device=device)
+        if environment.finish is not None
+        else None
+    )
     on_step("importing it once")
     _check_imports(environment, folder, log_file)
     made = InstalledEnvironment(
@@ -250,7 +274,9 @@ def make_environment(
 
 
 def _check_imports(environment: Environment, folder: Path, log_file: Path) -> None:
-    finished = run_tool(isolated_command(python_in(folder), "-c", environment.import_check), folder=folder)
+    finished = run_tool(
+        isolated_command(python_in(folder), "-c", environment.import_check), folder=folder
+    )
     if finished.returncode == 0:
         return
     SafeFolder(folder).append(log_file.name, finished.stdout.encode())

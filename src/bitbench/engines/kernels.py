@@ -18,13 +18,19 @@ _SLOWER = re.compile(
     r"|[Ff]all(?:ing|s)? ?back to .*(?:kernel|torch linear|backend|[Tt]riton|dispatch|path)"
     r"|[Cc]ustom allreduce is disabled"
 )
-_FOLDER = re.compile(r"(?:/[^/\s,\[\]']+)+/(?=[^/\s])")  # of a file that it names: says nothing elsewhere
+_FOLDER = re.compile(
+    r"(?:/[^/\s,\[\]']+)+/(?=[^/\s])"
+)  # of a file that it names: says nothing elsewhere
 _MOST, _LONGEST = 5, 300
 
 
 def slowness_warnings(messages: Iterable[str]) -> tuple[str, ...]:
     """Each once, in their order, with the names of files and not their folders."""
-    found = (_FOLDER.sub("", printable(message.strip())) for message in messages if _SLOWER.search(message))
+    found = (
+        _FOLDER.sub("", printable(message.strip()))
+        for message in messages
+        if _SLOWER.search(message)
+    )
     return tuple(warning[:_LONGEST].rstrip(".") for warning in dict.fromkeys(found))[:_MOST]
 
 
@@ -52,15 +58,23 @@ _PATHS = (
         KernelPath.WEIGHT_ONLY,
     ),
     (re.compile(r"Int8ScaledMM|W[48]A8|Dynamic4bit"), KernelPath.QUANTIZED),
-    (re.compile(r"(Cutlass|FlashInfer|DeepGemm|Torch|Triton|Aiter|ROCm|Fbgemm)\w*(FP8|Fp8)"), KernelPath.QUANTIZED),
-    (re.compile(r"(Cutlass|FlashInfer|Torch|Fbgemm|B12x)\w*(NvFp4|MxFp4|Mxfp8|MxFp8)|^B12x"), KernelPath.QUANTIZED),
+    (
+        re.compile(r"(Cutlass|FlashInfer|DeepGemm|Torch|Triton|Aiter|ROCm|Fbgemm)\w*(FP8|Fp8)"),
+        KernelPath.QUANTIZED,
+    ),
+    (
+        re.compile(r"(Cutlass|FlashInfer|Torch|Fbgemm|B12x)\w*(NvFp4|MxFp4|Mxfp8|MxFp8)|^B12x"),
+        KernelPath.QUANTIZED,
+    ),
 )
 _ROUNDS = re.compile(r"W4A8")  # a scheme of which Humming computes with rounded activations
 
 
 def read_choices(messages: Sequence[str]) -> tuple[KernelChoice, ...]:
     """Each kind of layers once. Of a model without quantized layers vLLM says only that."""
-    chosen = dict.fromkeys((found[2], found[1]) for found in filter(None, map(_CHOSEN.match, messages)))
+    chosen = dict.fromkeys(
+        (found[2], found[1]) for found in filter(None, map(_CHOSEN.match, messages))
+    )
     named = {kernel for kind, kernel in chosen if kind != _GENERIC}
     linear = [
         KernelChoice(kind=kind, kernel=kernel, path=kernel_path(kernel, kind), source="log")
@@ -68,7 +82,11 @@ def read_choices(messages: Sequence[str]) -> tuple[KernelChoice, ...]:
         if kind != _GENERIC or kernel not in named
     ]
     if not linear and (dense := first_log_match(NOT_QUANTIZED, messages)):
-        linear = [KernelChoice(kind="linear", kernel=f"dense {dense}", path=KernelPath.DENSE, source="log")]
+        linear = [
+            KernelChoice(
+                kind="linear", kernel=f"dense {dense}", path=KernelPath.DENSE, source="log"
+            )
+        ]
     attention = first_log_match(_ATTENTION, messages)
     return (
         *([KernelChoice(kind="attention", kernel=attention, source="log")] if attention else []),
@@ -79,7 +97,9 @@ def read_choices(messages: Sequence[str]) -> tuple[KernelChoice, ...]:
 
 def _experts(messages: Sequence[str]) -> list[KernelChoice]:
     """Of a mixture: `Using TRITON Unquantized MoE backend out of …`. The names are vLLM's own, and say no path."""
-    chosen = dict.fromkeys((found[2], found[1]) for found in filter(None, map(_EXPERTS.match, messages)))
+    chosen = dict.fromkeys(
+        (found[2], found[1]) for found in filter(None, map(_EXPERTS.match, messages))
+    )
     return [
         KernelChoice(
             kind=f"experts, {scheme}",
@@ -116,7 +136,9 @@ def complete_toolkit(environment: Path, log_file: Path, *, device: Device) -> No
 
 
 def _packaged_toolkit(environment: Path) -> Path | None:
-    return next((path.parents[1] for path in sorted(environment.glob(f"{_PACKAGED}/bin/nvcc"))), None)
+    return next(
+        (path.parents[1] for path in sorted(environment.glob(f"{_PACKAGED}/bin/nvcc"))), None
+    )
 
 
 def toolkit_variables(python: Path, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -126,9 +148,13 @@ def toolkit_variables(python: Path, ours: Mapping[str, str] = os.environ) -> dic
     these say so. Without them vLLM goes on without FlashInfer, and measures other kernels.
     """
     programs = python.parent
-    variables = {"PATH": os.pathsep.join(filter(None, (str(programs), ours.get("PATH", os.defpath))))}
+    variables = {
+        "PATH": os.pathsep.join(filter(None, (str(programs), ours.get("PATH", os.defpath))))
+    }
     has_own = (
-        "CUDA_HOME" in ours or (_INSTALLED / "bin" / "nvcc").exists() or shutil.which("nvcc", path=ours.get("PATH"))
+        "CUDA_HOME" in ours
+        or (_INSTALLED / "bin" / "nvcc").exists()
+        or shutil.which("nvcc", path=ours.get("PATH"))
     )
     toolkit = None if has_own else _packaged_toolkit(programs.parent)
     return variables if toolkit is None else {**variables, "CUDA_HOME": str(toolkit)}

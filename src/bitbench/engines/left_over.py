@@ -26,7 +26,9 @@ _PROC = Path("/proc")
 def new_mark() -> str:
     """A mark for what this process is about to start: the soft limit is its own number, the hard one the driver's."""
     pid = os.getpid()
-    return f"{secrets.randbits(_INSTANCE_BITS)}:{_DRIVER | pid << _TICKS_BITS | (_started(pid) or 0)}"
+    return (
+        f"{secrets.randbits(_INSTANCE_BITS)}:{_DRIVER | pid << _TICKS_BITS | (_started(pid) or 0)}"
+    )
 
 
 def marked(mark: str) -> set[int]:
@@ -68,7 +70,11 @@ def _marks() -> Iterator[tuple[int, str]]:
     for path in _PROC.glob("[0-9]*/limits"):
         with contextlib.suppress(OSError):  # another user's, or gone in the meantime
             found = _LIMIT.search(path.read_bytes())
-            if found is None or not int(found[2]) & _DRIVER or _namespace(path.parent) != _namespace(_PROC / "self"):
+            if (
+                found is None
+                or not int(found[2]) & _DRIVER
+                or _namespace(path.parent) != _namespace(_PROC / "self")
+            ):
                 continue
             if _started(pid := int(path.parent.name)) is not None:
                 yield pid, f"{int(found[1])}:{int(found[2])}"

@@ -99,7 +99,9 @@ def _kernels(messages: list[str], buffers: Mapping[str, int]) -> Iterable[str]:
     for name, size in buffers.items():
         yield f"{name} buffer: {show_bytes(size)} of weights"
     system = _system(messages)
-    features = [name for name, value in _FEATURE.findall(system[3]) if value != "0"] if system else []
+    features = (
+        [name for name, value in _FEATURE.findall(system[3]) if value != "0"] if system else []
+    )
     if features:
         yield f"CPU features {', '.join(features)}"
 
@@ -189,14 +191,20 @@ class LlamaCppEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if variant.form is not None and not variant.form.startswith("gguf"):
             return "llama.cpp runs only GGUF files; add a recipe gguf-…, or name a GGUF repository under `variants`."
-        if variant.path is not None and variant.path.exists() and llamacpp_gguf_file(variant.path) is None:
+        if (
+            variant.path is not None
+            and variant.path.exists()
+            and llamacpp_gguf_file(variant.path) is None
+        ):
             return "Its folder holds no .gguf file, or several; llama.cpp needs exactly one: name the file itself."
         return refuse_long_context(variant, workload)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
         options = {name: value for name, value in _options(launch).items() if name != "verbosity"}
         path = launch.variant.path
-        model = path if path and not path.exists() else _model(launch)  # of records that came from elsewhere
+        model = (
+            path if path and not path.exists() else _model(launch)
+        )  # of records that came from elsewhere
         server = str(_server(launch.python)) if launch.python else _SERVER
         return dict(launch.setup.env), [server, "--model", str(model), *command_words(options)]
 
@@ -228,7 +236,12 @@ class LlamaCppEngine(EngineDefaults):
 def command_line(launch: Launch, port: int) -> list[str]:
     """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
     model = _model(launch)
-    fixed: dict[str, Argument] = {"model": str(model), "alias": _MODEL_NAME, "host": "127.0.0.1", "port": port}
+    fixed: dict[str, Argument] = {
+        "model": str(model),
+        "alias": _MODEL_NAME,
+        "host": "127.0.0.1",
+        "port": port,
+    }
     options = {**_options(launch), "metrics": True, **fixed}
     return [str(_server(launch.python)), *command_words(options)]
 
@@ -263,7 +276,8 @@ def _options(launch: Launch) -> dict[str, Argument]:
     slots = asked if isinstance(asked := chosen.get("parallel"), int) else launch.concurrency
     return {
         "parallel": launch.concurrency,
-        "ctx-size": max(slots, launch.concurrency) * slot,  # llama-server divides it among its slots
+        "ctx-size": max(slots, launch.concurrency)
+        * slot,  # llama-server divides it among its slots
         "cont-batching": True,
         "cache-prompt": False,
         "cache-ram": 0,  # MiB for prompts that have left their slot

@@ -42,7 +42,9 @@ def install_llamacpp(environment: Path, log_file: Path, *, device: Device) -> st
     SafeFolder(log_file.parent).append(log_file.name, tried.stdout.encode())
     if tried.returncode != 0:
         server.unlink()
-        return f"the packaged llama-server does not run here ({log_file.name} says why): {_OWN_SERVER}"
+        return (
+            f"the packaged llama-server does not run here ({log_file.name} says why): {_OWN_SERVER}"
+        )
     unused = [flag for flag in _WOULD_HELP if flag in flags]
     without = f", without this processor's {', '.join(unused)}" if unused else ""
     return f"llama.cpp {_COMMIT}, prebuilt for {', '.join(_NEEDED)}{without}"
@@ -52,7 +54,11 @@ def _write_programs(environment: Path, programs: dict[str, str]) -> None:
     folder = SafeFolder(environment)
     folder.write(f"bin/{_WORKER.name}", _WORKER.read_text(encoding="utf-8"))
     for name, options in programs.items():
-        folder.write(f"bin/{name}", _PROGRAM.format(options=options, worker=_WORKER.name, name=name), mode=0o777)
+        folder.write(
+            f"bin/{name}",
+            _PROGRAM.format(options=options, worker=_WORKER.name, name=name),
+            mode=0o777,
+        )
 
 
 def read_cpu_flags() -> frozenset[str]:

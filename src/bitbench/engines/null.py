@@ -35,32 +35,51 @@ class NullArguments(Spec):
 
     ttft: Seconds = Field(default=0.020, ge=0, description="from the request to the first token")
     tpot: Seconds = Field(default=0.002, ge=0, description="from a token to the next")
-    vary: Fraction = Field(default=0.0, ge=0, description="relative standard deviation from request to request")
-    vary_instance: Fraction = Field(default=0.0, ge=0, description="relative standard deviation between starts")
+    vary: Fraction = Field(
+        default=0.0, ge=0, description="relative standard deviation from request to request"
+    )
+    vary_instance: Fraction = Field(
+        default=0.0, ge=0, description="relative standard deviation between starts"
+    )
     slow_requests: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
         default=(), description="requests of a start that are slow, counted from 1 with the warm-up"
     )
     slow_factor: float = Field(default=4.0, gt=0, description="how many times slower they are")
-    per_stream: Fraction = Field(default=0.0, ge=0, description="how much each further stream in flight slows a token")
+    per_stream: Fraction = Field(
+        default=0.0, ge=0, description="how much each further stream in flight slows a token"
+    )
     capacity: int | None = Field(
-        default=None, ge=1, description="requests served at once; the others queue, first come first served"
+        default=None,
+        ge=1,
+        description="requests served at once; the others queue, first come first served",
     )
     stall_at: Seconds | None = Field(
         default=None, ge=0, description="all streams pause once, this long after the first request"
     )
     stall_for: Seconds = Field(
-        default=2.0, ge=0, description="length of that pause; what was due meanwhile is sent at its end"
+        default=2.0,
+        ge=0,
+        description="length of that pause; what was due meanwhile is sent at its end",
     )
-    draft_tokens: int = Field(default=0, ge=0, description="tokens of each simulated draft; 0: no speculation")
+    draft_tokens: int = Field(
+        default=0, ge=0, description="tokens of each simulated draft; 0: no speculation"
+    )
     draft_accepted: float = Field(default=1.0, ge=0, description="of them accepted, on average")
-    draft_step: float = Field(default=1.5, gt=0, description="time of a step with a draft, in steps without")
+    draft_step: float = Field(
+        default=1.5, gt=0, description="time of a step with a draft, in steps without"
+    )
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
-        default=None, description="the failure to simulate: at the start (the first three), or within each stream"
+        default=None,
+        description="the failure to simulate: at the start (the first three), or within each stream",
     )
     children: int = Field(
-        default=0, ge=0, description="processes that it starts besides, in sessions of their own, as engines do"
+        default=0,
+        ge=0,
+        description="processes that it starts besides, in sessions of their own, as engines do",
     )
-    memory_mb: int = Field(default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready")
+    memory_mb: int = Field(
+        default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready"
+    )
 
 
 class NullEngine(EngineDefaults):
@@ -81,14 +100,19 @@ class NullEngine(EngineDefaults):
         behaviour = json.dumps({**arguments.model_dump(), "seed": launch.seed})
         facts = InstanceFacts(
             engine_version=__version__,
-            kernels=(f"schedule: {show_seconds(arguments.ttft)}, then a token each {show_seconds(arguments.tpot)}",),
+            kernels=(
+                f"schedule: {show_seconds(arguments.ttft)}, then a token each {show_seconds(arguments.tpot)}",
+            ),
             prefix_caching=False,
         )
         plan = ServerPlan(
             command=bitbench_command(_MODULE, str(port), behaviour),
             env={**launch.setup.env, KEY_VARIABLE: key},
             endpoint=Endpoint(
-                f"http://127.0.0.1:{port}", MODEL, key, metrics=DRAFT_COUNTERS if arguments.draft_tokens else {}
+                f"http://127.0.0.1:{port}",
+                MODEL,
+                key,
+                metrics=DRAFT_COUNTERS if arguments.draft_tokens else {},
             ),
             log_file=launch.log_file,
             read_facts=lambda _: facts,

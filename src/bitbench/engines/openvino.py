@@ -7,7 +7,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from bitbench.engines.options import check_arguments, refuse_long_context, refuse_text, spelled_arguments
+from bitbench.engines.options import (
+    check_arguments,
+    refuse_long_context,
+    refuse_text,
+    spelled_arguments,
+)
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.ports import Endpoint, Instance, Launch
@@ -34,9 +39,13 @@ CachePrecision = Literal["u8", "u4", "f16", "bf16", "f32"]
 class OpenvinoArguments(Spec):
     """`args:` of an OpenVINO engine in a study file. What is not given is OpenVINO's own choice."""
 
-    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="what it computes in")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
+        default=None, description="what it computes in"
+    )
     threads: int | None = Field(default=None, ge=1, description="threads that compute")
-    kv_cache_precision: CachePrecision | None = Field(default=None, description="what the KV cache holds")
+    kv_cache_precision: CachePrecision | None = Field(
+        default=None, description="what the KV cache holds"
+    )
 
 
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
@@ -53,7 +62,14 @@ class OpenvinoEngine(EngineDefaults):
         name="openvino",
         locks={"cpu": _PINNED / "openvino-cpu.txt"},
         import_check="import openvino_genai, tokenizers, optimum.intel",
-        main_packages=("openvino-genai", "openvino", "optimum-intel", "nncf", "transformers", "torch"),
+        main_packages=(
+            "openvino-genai",
+            "openvino",
+            "optimum-intel",
+            "nncf",
+            "transformers",
+            "torch",
+        ),
     )
     environment: str | None = "openvino"
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
@@ -65,9 +81,7 @@ class OpenvinoEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_arguments(_named(setup), OpenvinoArguments, who="openvino", whose="openvino's")
         if variant.form is not None and variant.form.partition("/")[0] != _FORM:
-            return (
-                "OpenVINO runs only models in its own format; add the recipe openvino-bf16 or another openvino-… one."
-            )
+            return "OpenVINO runs only models in its own format; add the recipe openvino-bf16 or another openvino-… one."
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
@@ -97,7 +111,11 @@ def command_line(launch: Launch, port: int) -> list[str]:
     options = [f"--{name.replace('_', '-')}={value}" for name, value in sorted(chosen.items())]
     return [
         *isolated_command(python, _SERVER, f"--model={model}", f"--port={port}"),
-        *(f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}", *options),
+        *(
+            f"--context-tokens={launch.context_tokens}",
+            f"--concurrency={launch.concurrency}",
+            *options,
+        ),
     ]
 
 

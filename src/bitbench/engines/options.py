@@ -46,7 +46,11 @@ def command_words(options: Mapping[str, Argument]) -> list[str]:
     """`--name value`; a switch becomes `--name` or `--no-name`."""
     words: list[str] = []
     for name, value in options.items():
-        words += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
+        words += (
+            [f"--{name}" if value else f"--no-{name}"]
+            if isinstance(value, bool)
+            else [f"--{name}", str(value)]
+        )
     return words
 
 
@@ -56,10 +60,14 @@ def check_argument_names(args: Mapping[str, Argument], known: Iterable[str], *, 
     for name in args:
         if name not in names:
             hint = did_you_mean(name, names)
-            raise StudyFileError(f"{who} has no argument {name}; {hint}it has {', '.join(names)}", ("args", name))
+            raise StudyFileError(
+                f"{who} has no argument {name}; {hint}it has {', '.join(names)}", ("args", name)
+            )
 
 
-def check_arguments(args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str) -> None:
+def check_arguments(
+    args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str
+) -> None:
     """Raises StudyFileError with the first thing that is wrong with the arguments, and what would be right.
 
     `who` begins a sentence about the engine ("an endpoint"), `whose` one about an argument of it ("the endpoint's").

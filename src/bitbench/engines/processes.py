@@ -118,7 +118,9 @@ class ServerProcess:
     `guardian` is the process above it, and `mark` is what all of them carry.
     """
 
-    def __init__(self, leash: socket.socket, log_file: Path, guardian: "subprocess.Popen[bytes]", mark: str) -> None:
+    def __init__(
+        self, leash: socket.socket, log_file: Path, guardian: "subprocess.Popen[bytes]", mark: str
+    ) -> None:
         """Raises OSError where the guardian ended before it had started anything."""
         with leash.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
             line = reader.readline()
@@ -153,7 +155,9 @@ class ServerProcess:
         self._is_stopping = True
         self.thaw()  # a frozen process could not end by itself
         with contextlib.suppress(OSError):  # the other end may be gone already
-            self._leash.shutdown(socket.SHUT_WR)  # unlike close, seen even while a forked process holds a copy
+            self._leash.shutdown(
+                socket.SHUT_WR
+            )  # unlike close, seen even while a forked process holds a copy
         try:
             if not self._wait_until_gone(_STOP_TIMEOUT_S):
                 raise TimeoutError
@@ -178,7 +182,11 @@ class ServerProcess:
 
     def _listen(self, timeout_s: float) -> None:
         """Read what the guardian has to say, and wait so long for it. It closes the socket when it ends."""
-        if self._is_gone or self._leash.fileno() < 0 or not select.select([self._leash], [], [], timeout_s)[0]:
+        if (
+            self._is_gone
+            or self._leash.fileno() < 0
+            or not select.select([self._leash], [], [], timeout_s)[0]
+        ):
             return
         try:
             said = self._leash.recv(64)
@@ -191,7 +199,9 @@ class ServerProcess:
     def freeze(self) -> None:
         """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
         stopped: set[int] = set()
-        while running := descendants(self._guardian.pid) - stopped:  # until none has been forked meanwhile
+        while (
+            running := descendants(self._guardian.pid) - stopped
+        ):  # until none has been forked meanwhile
             send_signal(running, signal.SIGSTOP)
             stopped |= running
 
@@ -207,7 +217,9 @@ class ServerProcess:
             [self.pid]
         )  # mostly the root itself; the whole tree is looked for in all /proc
         strange = strange and strange - _sockets_of(descendants(self._guardian.pid))
-        if strange and strange <= _listening_sockets(port):  # else it was closed, or handed over, in the meantime
+        if strange and strange <= _listening_sockets(
+            port
+        ):  # else it was closed, or handed over, in the meantime
             raise PortTaken(_describe_holders(strange))
         return bool(listening)
 
@@ -221,7 +233,9 @@ class ServerProcess:
             return tuple(_text(file.read()).splitlines()[-lines:])
 
 
-def launch_logged_process(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> ServerProcess:
+def launch_logged_process(
+    command: Sequence[str], *, env: Mapping[str, str], log_file: Path
+) -> ServerProcess:
     """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
 
     It ends when `stop` is called or when this process is gone, whatever the reason.
@@ -230,7 +244,9 @@ def launch_logged_process(command: Sequence[str], *, env: Mapping[str, str], log
     ours, theirs = socket.socketpair()
     with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         guardian = subprocess.Popen(
-            isolated_command(sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command),
+            isolated_command(
+                sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command
+            ),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -260,7 +276,9 @@ def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> 
 
 def _answers(url: str) -> bool:
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_HEALTH_REQUEST_TIMEOUT_S)
+    connection = http.client.HTTPConnection(
+        parts.hostname or "", parts.port, timeout=_HEALTH_REQUEST_TIMEOUT_S
+    )
     with contextlib.closing(connection):
         try:
             connection.request("GET", parts.path)
@@ -269,7 +287,9 @@ def _answers(url: str) -> bool:
             return False
 
 
-def run_tool(command: Sequence[str | Path], *, folder: Path = NOWHERE) -> "subprocess.CompletedProcess[str]":
+def run_tool(
+    command: Sequence[str | Path], *, folder: Path = NOWHERE
+) -> "subprocess.CompletedProcess[str]":
     """Run it to its end without input; what it prints, on either way, is its `stdout`."""
     return subprocess.run(
         command,

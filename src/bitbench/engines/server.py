@@ -14,7 +14,12 @@ from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.engines.processes import PortTaken, ProcessEnded, launch_logged_process, wait_until_listening
+from bitbench.engines.processes import (
+    PortTaken,
+    ProcessEnded,
+    launch_logged_process,
+    wait_until_listening,
+)
 from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, InstanceFailed
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.base import Json
@@ -61,8 +66,12 @@ def memory_of_groups() -> Iterator[tuple[int, int]]:
         limit, used = names.get(events.name, ("memory.limit_in_bytes", "memory.usage_in_bytes"))
         for folder in takewhile(lambda place: place != _GROUPS.parent, events.parents):
             with contextlib.suppress(OSError, ValueError):  # none there, or `max`
-                most, taken = (int((folder / name).read_text(encoding="ascii")) for name in (limit, used))
-                found = re.search(r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.M)
+                most, taken = (
+                    int((folder / name).read_text(encoding="ascii")) for name in (limit, used)
+                )
+                found = re.search(
+                    r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.M
+                )
                 yield most, taken - (int(found[1]) if found else 0)
 
 
@@ -130,8 +139,12 @@ class ServerPlan:
     read_facts: Callable[[str], InstanceFacts]  # from the log of a server that is ready
     ready_path: str = "/health"  # answers 200 once requests may come, and costs little to ask
     unsupported: re.Pattern[str] = NOTHING  # what the engine says when it cannot run something
-    ends_itself: re.Pattern[str] = NOTHING  # what it says before it kills itself: then SIGKILL came from nobody else
-    message_of: Callable[[str], str] = str  # a log line without the engine's own time stamps and process names
+    ends_itself: re.Pattern[str] = (
+        NOTHING  # what it says before it kills itself: then SIGKILL came from nobody else
+    )
+    message_of: Callable[[str], str] = (
+        str  # a log line without the engine's own time stamps and process names
+    )
 
 
 class ServerInstance:
@@ -151,7 +164,9 @@ class ServerInstance:
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         try:
-            wait_until_listening(self._process, f"{self._plan.endpoint.url}{self._plan.ready_path}", timeout_s)
+            wait_until_listening(
+                self._process, f"{self._plan.endpoint.url}{self._plan.ready_path}", timeout_s
+            )
         except ProcessEnded as ended:
             raise InstanceFailed(self._stranger() or self._explain(ended.exit_code)) from None
         except PortTaken as taken:
@@ -163,7 +178,9 @@ class ServerInstance:
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
-        facts = self._plan.read_facts(text_without_key(self._process.log(), self._plan.endpoint.api_key))
+        facts = self._plan.read_facts(
+            text_without_key(self._process.log(), self._plan.endpoint.api_key)
+        )
         return facts.model_copy(update={"command": _shown_command(self._plan)})
 
     def failure(self) -> Failure | None:
@@ -183,7 +200,10 @@ class ServerInstance:
 
     def _messages(self) -> list[str]:
         key = self._plan.endpoint.api_key
-        return [self._plan.message_of(text_without_key(line, key)) for line in self._process.log_tail(_SEARCHED_LINES)]
+        return [
+            self._plan.message_of(text_without_key(line, key))
+            for line in self._process.log_tail(_SEARCHED_LINES)
+        ]
 
     def _stranger(self) -> Failure | None:
         """A failure where another process listens on its port."""
@@ -216,10 +236,19 @@ class ServerInstance:
             place = _first(pattern.search, lines)
             if place < len(lines):
                 return _failure(outcome, lines[place].strip(), lines, place)
-        if count_oom_kills() > self._kernel_kills and not any(map(self._plan.ends_itself.search, lines)):
-            killed = "It" if exit_code == -signal.SIGKILL else "It ended after one of this machine's processes"
+        if count_oom_kills() > self._kernel_kills and not any(
+            map(self._plan.ends_itself.search, lines)
+        ):
+            killed = (
+                "It"
+                if exit_code == -signal.SIGKILL
+                else "It ended after one of this machine's processes"
+            )
             return _failure(
-                Outcome.OOM, f"{killed} was killed by the kernel's out-of-memory killer.", lines, len(lines)
+                Outcome.OOM,
+                f"{killed} was killed by the kernel's out-of-memory killer.",
+                lines,
+                len(lines),
             )
         if (fault := machine_faults.disk_fault(self._plan.log_file.parent)) is not None:
             return self._disturbed(f"It ended when nothing more could be written: {fault}.")
@@ -230,16 +259,22 @@ class ServerInstance:
         place = _first(_EXCEPTION.match, lines)
         ended = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         if place < len(lines):
-            outcome = Outcome.DISTURBED if machine_faults.SAID.search(lines[place]) else Outcome.CRASHED
+            outcome = (
+                Outcome.DISTURBED if machine_faults.SAID.search(lines[place]) else Outcome.CRASHED
+            )
             return _failure(outcome, f"It ended with {ended}: {lines[place].strip()}", lines, place)
         place = _first(self._plan.ends_itself.search, lines)
         if place < len(lines):
-            return _failure(Outcome.CRASHED, f"It ended with {ended}: {lines[place].strip()}", lines, place)
+            return _failure(
+                Outcome.CRASHED, f"It ended with {ended}: {lines[place].strip()}", lines, place
+            )
         if -exit_code in _FROM_OUTSIDE:
             return self._disturbed(
                 f"It was killed by {ended} from outside: the kernel reports no lack of memory, and its log no error."
             )
-        return _failure(Outcome.CRASHED, f"It ended with {ended}; its log gives no reason.", lines, place)
+        return _failure(
+            Outcome.CRASHED, f"It ended with {ended}; its log gives no reason.", lines, place
+        )
 
     def _disturbed(self, cause: str) -> Failure:
         lines = self._messages()

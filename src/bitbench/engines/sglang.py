@@ -32,7 +32,9 @@ from bitbench.util.child_processes import isolated_command
 
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z]{2}\d+)*\] ")
 _ARGUMENTS = "server_args="
-_LOADED = re.compile(r"^Load weight end\. elapsed=([\d.]+) s, .*?(?:quant=([\w-]+), .*)?mem usage=(-?[\d.]+) GB")
+_LOADED = re.compile(
+    r"^Load weight end\. elapsed=([\d.]+) s, .*?(?:quant=([\w-]+), .*)?mem usage=(-?[\d.]+) GB"
+)
 _KV_CACHE = re.compile(
     r"KV [Cc]ache (?:is )?allocated\. dtype: torch\.(\w+), #tokens: (\d+), (?:K size: ([\d.]+) GB, V size|KV size): "
     r"([\d.]+) GB"
@@ -58,7 +60,9 @@ UNSUPPORTED = re.compile(
     r"|^NotImplementedError"
 )
 # The parent kills itself by SIGKILL when one of its processes ended like this: it is not somebody else's doing.
-ENDS_ITSELF = re.compile(r" hit an exception: Traceback|^Subprocess \S+ .*crashed with exit code (?!-9\b|-15\b)")
+ENDS_ITSELF = re.compile(
+    r" hit an exception: Traceback|^Subprocess \S+ .*crashed with exit code (?!-9\b|-15\b)"
+)
 
 
 def sglang_log_message(line: str) -> str:
@@ -76,7 +80,9 @@ def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
     kv_tokens = int(tokens[1]) if tokens else None
     on_cpu = arguments.get("device") == "cpu"
-    by_torch = on_cpu and (said.get("own_kernels") is False or _first(_WITHOUT_OWN, messages) is not None)
+    by_torch = on_cpu and (
+        said.get("own_kernels") is False or _first(_WITHOUT_OWN, messages) is not None
+    )
     captured = [float(found[1]) for found in map(_CAPTURED.match, messages) if found]
     choices = _choices(arguments, loaded[2] if loaded else None, cache, by_torch=by_torch)
     caching = arguments.get("disable_radix_cache")
@@ -85,7 +91,9 @@ def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
         kernels=tuple(choice.shown for choice in choices),
         kernel_choices=choices,
         # On a CPU it is the difference of what was free on the machine, in which everybody else has a part.
-        weight_bytes_loaded=None if on_cpu or not loaded else _bytes_of_all_ranks(float(loaded[3]), arguments),
+        weight_bytes_loaded=None
+        if on_cpu or not loaded
+        else _bytes_of_all_ranks(float(loaded[3]), arguments),
         kv_cache_bytes=_kv_cache_bytes(kv_tokens, per_token, cache, arguments),
         kv_cache_tokens=kv_tokens,
         kv_bytes_per_token=per_token,
@@ -109,17 +117,27 @@ def _notes(messages: list[str], *, by_torch: bool) -> Iterator[str]:
 
 
 def _choices(
-    arguments: Mapping[str, Json], quantization: str | None, cache: re.Match[str] | None, *, by_torch: bool
+    arguments: Mapping[str, Json],
+    quantization: str | None,
+    cache: re.Match[str] | None,
+    *,
+    by_torch: bool,
 ) -> tuple[KernelChoice, ...]:
     """SGLang names the backend of its attention; of the linear layers only the format that they are stored in."""
     attention = arguments.get("attention_backend")
-    found = [KernelChoice(kind="attention", kernel=str(attention), source="log")] if attention else []
+    found = (
+        [KernelChoice(kind="attention", kernel=str(attention), source="log")] if attention else []
+    )
     if quantization:
         found.append(KernelChoice(kind="linear", kernel=quantization, source="log"))
     elif arguments and arguments.get("quantization") is None:
         dtype = _dtype(arguments, cache)
         by = " (torch, not SGLang's kernels)" if by_torch else ""
-        found.append(KernelChoice(kind="linear", kernel=f"dense {dtype}{by}", path=KernelPath.DENSE, source="log"))
+        found.append(
+            KernelChoice(
+                kind="linear", kernel=f"dense {dtype}{by}", path=KernelPath.DENSE, source="log"
+            )
+        )
     return tuple(found)
 
 
@@ -129,7 +147,10 @@ def _dtype(arguments: Mapping[str, Json], cache: re.Match[str] | None) -> str:
 
 
 def _kv_cache_bytes(
-    tokens: int | None, per_token: int | None, cache: re.Match[str] | None, arguments: Mapping[str, Json]
+    tokens: int | None,
+    per_token: int | None,
+    cache: re.Match[str] | None,
+    arguments: Mapping[str, Json],
 ) -> int | None:
     """Exact where the model's shape is known; SGLang rounds to hundredths of a GiB."""
     if tokens is not None and per_token is not None:
@@ -169,11 +190,16 @@ _MODEL_NAME = "model"
 _CONTEXT_MARGIN = 16
 _PAGE = 128  # tokens; the largest page of its attention backends, and each request may leave its last one almost empty
 # Other names of the same arguments; SGLang knows both.
-_ALIASES = {"tensor-parallel-size": "tp-size", "pipeline-parallel-size": "pp-size", "data-parallel-size": "dp-size"}
+_ALIASES = {
+    "tensor-parallel-size": "tp-size",
+    "pipeline-parallel-size": "pp-size",
+    "data-parallel-size": "dp-size",
+}
 _PARALLEL = tuple(_ALIASES.values())
 # Plain `fp8`, as vLLM spells it, is refused.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
-    name: {"kv-cache-dtype": name} for name in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4")
+    name: {"kv-cache-dtype": name}
+    for name in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4")
 }
 # At `/metrics`, which needs no key. A counter appears with the first thing that it counts.
 _METRICS = {
@@ -195,7 +221,14 @@ class SglangEngine(EngineDefaults):
         locks={"cpu": _PINNED / "sglang-cpu.txt", "cuda": _PINNED / "sglang-cuda.txt"},
         # What the worker does to make SGLang importable lasts as long as `worker`.
         import_check=f"import runpy; worker = runpy.run_path({str(_SERVER)!r}); import sglang.launch_server",
-        main_packages=("sglang", "sglang-kernel", "sglang-kernel-cpu", "transformers", "torch", "triton"),
+        main_packages=(
+            "sglang",
+            "sglang-kernel",
+            "sglang-kernel-cpu",
+            "transformers",
+            "torch",
+            "triton",
+        ),
     )
     environment: str | None = "sglang"
     scoring: Scoring | None = Scoring.INPUT_LOGPROBS
@@ -205,7 +238,9 @@ class SglangEngine(EngineDefaults):
     metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        return refuse_context_argument(setup, "context-length", workload) or refuse_long_context(variant, workload)
+        return refuse_context_argument(setup, "context-length", workload) or refuse_long_context(
+            variant, workload
+        )
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Not where several devices work together: their processes watch each other's pulse."""

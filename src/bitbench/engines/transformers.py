@@ -22,7 +22,10 @@ from bitbench.util.child_processes import isolated_command
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
-_QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")  # what the server can do with a model while it loads
+_QUANTIZE = (
+    "torchao-int8wo",
+    "torchao-int8da-int8w",
+)  # what the server can do with a model while it loads
 _UNSUPPORTED = re.compile(
     r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
     r"(not supported|[Uu]nsupported|not support|not implemented|does not recognize this architecture|requires)"
@@ -49,9 +52,7 @@ class TransformersEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_argument_names(setup.args, _ARGUMENTS, who="transformers")
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
-            return (
-                f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
-            )
+            return f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
@@ -82,7 +83,9 @@ class TransformersEngine(EngineDefaults):
 def command_line(launch: Launch, port: int) -> list[str]:
     python, model = launch.required_python("transformers"), launch.required_model("transformers")
     options = [
-        f"--{name.replace('_', '-')}={launch.setup.args[name]}" for name in _ARGUMENTS if name in launch.setup.args
+        f"--{name.replace('_', '-')}={launch.setup.args[name]}"
+        for name in _ARGUMENTS
+        if name in launch.setup.args
     ]
     if launch.dtype is not None and "dtype" not in launch.setup.args:
         options.append(f"--dtype={launch.dtype}")
@@ -98,4 +101,6 @@ def read_transformers_facts(log: str, model: ModelFacts) -> InstanceFacts:
     value_bytes = said.pop("kv_value_bytes", None)
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
     facts = InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})
-    return facts.model_copy(update={"kernels": tuple(choice.shown for choice in facts.kernel_choices)})
+    return facts.model_copy(
+        update={"kernels": tuple(choice.shown for choice in facts.kernel_choices)}
+    )

@@ -37,7 +37,9 @@ from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import isolated_command
 
-_PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?")
+_PREFIX = re.compile(
+    r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
+)
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
 _KERNEL = re.compile(
     r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b|Using .+ MoE backend\b)"
@@ -58,7 +60,9 @@ _REPLICAS = "data_parallel_size"
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", _REPLICAS)
 _GRAPHS = re.compile(r"Graph capturing finished in (\d+) secs, took ([\d.]+) GiB")
 _BATCHED_TOKENS = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
-_NO_FLASHINFER = re.compile(r"FlashInfer(?: kernels are disabled|'s precompiled kernels are missing).*")
+_NO_FLASHINFER = re.compile(
+    r"FlashInfer(?: kernels are disabled|'s precompiled kernels are missing).*"
+)
 _QUANTIZED = re.compile(r"\bquantization=(?!None\b)([\w-]+)")
 _MISSING_PRELOAD = re.compile(r"(lib\w+) is not found in LD_PRELOAD")
 
@@ -101,9 +105,13 @@ def read_vllm_facts(log: str, model: ModelFacts) -> InstanceFacts:
         engine_version=first_log_match(_VERSION, messages),
         kernels=_kernels(messages),
         kernel_choices=read_choices(messages),
-        weight_bytes_loaded=_bytes_of_all_ranks(first_log_match(_MODEL_GIB, messages), configuration),
+        weight_bytes_loaded=_bytes_of_all_ranks(
+            first_log_match(_MODEL_GIB, messages), configuration
+        ),
         kv_cache_bytes=_bytes_of_all_ranks(first_log_match(_KV_GIB, messages), configuration),
-        kv_cache_tokens=int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration) if tokens else None,
+        kv_cache_tokens=int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration)
+        if tokens
+        else None,
         kv_bytes_per_token=model.kv_bytes_per_token(value_bytes) if value_bytes else None,
         weight_load_s=_seconds(first_log_match(_WEIGHTS, messages)),
         compile_s=_seconds(first_log_match(_COMPILATION, messages)),
@@ -166,9 +174,13 @@ def _notes_of_processors(messages: list[str]) -> list[str]:
             f"vLLM computes on CPU {cores}{held_back}; "
             "`env: {VLLM_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
         )
-    missing = sorted({found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))})
+    missing = sorted(
+        {found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))}
+    )
     if missing:
-        notes.append(f"vLLM runs without {' and '.join(missing)}, which it recommends to preload (env LD_PRELOAD)")
+        notes.append(
+            f"vLLM runs without {' and '.join(missing)}, which it recommends to preload (env LD_PRELOAD)"
+        )
     return notes
 
 
@@ -196,7 +208,16 @@ _QUANTIZE = (
 )
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     name: {"kv-cache-dtype": name}
-    for name in ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "nvfp4")
+    for name in (
+        "auto",
+        "bfloat16",
+        "float16",
+        "fp8",
+        "fp8_e4m3",
+        "fp8_e5m2",
+        "int8_per_token_head",
+        "nvfp4",
+    )
 }
 _METRICS = {
     "queue_s": "vllm:request_queue_time_seconds",
@@ -248,8 +269,17 @@ class VllmEngine(EngineDefaults):
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
-        server = ["-m", _SERVER, "--model", str(launch.required_model("vLLM")), *command_words(_options(launch))]
-        return {**_cache_variables(launch), **launch.setup.env}, [str(launch.python or "python"), *server]
+        server = [
+            "-m",
+            _SERVER,
+            "--model",
+            str(launch.required_model("vLLM")),
+            *command_words(_options(launch)),
+        ]
+        return {**_cache_variables(launch), **launch.setup.env}, [
+            str(launch.python or "python"),
+            *server,
+        ]
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -11,7 +11,13 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
-from bitbench.util.http.connection import REDIRECTS, error_in_answer, error_sentence, json_object, redirection
+from bitbench.util.http.connection import (
+    REDIRECTS,
+    error_in_answer,
+    error_sentence,
+    json_object,
+    redirection,
+)
 from bitbench.util.http.response import EVENT_BYTES, ResponseReader
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
@@ -63,7 +69,9 @@ def _data(event: bytes) -> bytes | None:
     if len(event) > EVENT_BYTES:
         raise TooMuch(f"an event is larger than {show_bytes(EVENT_BYTES)}")
     lines = [
-        line[6:] if line.startswith(b"data: ") else line[5:] for line in event.splitlines() if line.startswith(b"data:")
+        line[6:] if line.startswith(b"data: ") else line[5:]
+        for line in event.splitlines()
+        if line.startswith(b"data:")
     ]
     return b"\n".join(lines) if lines else None
 
@@ -78,7 +86,9 @@ class StreamedAnswer(NamedTuple):
     first_answer: float | None  # arrival of the first chunk that carried an answer
     input_tokens: int | None
     output_tokens: int | None
-    problem: tuple[str, str] | None  # why this is no answer: one of REQUEST_STATUSES, and a sentence
+    problem: (
+        tuple[str, str] | None
+    )  # why this is no answer: one of REQUEST_STATUSES, and a sentence
     cached_tokens: int | None  # of the input, that came from a prefix cache
     timed_tokens: int | None  # of the output, that came after the first chunk; 0: not known
 
@@ -128,7 +138,9 @@ class _Stream:
             return
         message = json_object(event.data)
         if message is None:
-            self._error = self._error or f"an event is not a JSON object: {quote(event.data, self._key)}"
+            self._error = (
+                self._error or f"an event is not a JSON object: {quote(event.data, self._key)}"
+            )
             return
         if message.get("error"):
             said = error_sentence(message, self._key) or quote(event.data, self._key)
@@ -152,17 +164,27 @@ class _Stream:
             (self._chunks if self._chunks else self._leading).append(chunk)
 
     def answer(self) -> StreamedAnswer:
-        input_tokens, output_tokens = (_count(self._usage, name) for name in ("prompt_tokens", "completion_tokens"))
+        input_tokens, output_tokens = (
+            _count(self._usage, name) for name in ("prompt_tokens", "completion_tokens")
+        )
         chunks = self._chunks_of(output_tokens)
         times = [chunk.arrived for chunk in chunks]
         first_answer = self._first_answer
         if times and not self._with_text:
             first_answer = times[0]
-        timed = None if output_tokens is None else _timed_tokens([chunk.text_bytes for chunk in chunks], output_tokens)
+        timed = (
+            None
+            if output_tokens is None
+            else _timed_tokens([chunk.text_bytes for chunk in chunks], output_tokens)
+        )
         problem = self._problem(input_tokens, output_tokens)
-        details = self._usage.get("prompt_tokens_details") if isinstance(self._usage, dict) else None
+        details = (
+            self._usage.get("prompt_tokens_details") if isinstance(self._usage, dict) else None
+        )
         cached_tokens = _count(details, "cached_tokens")
-        return StreamedAnswer(times, first_answer, input_tokens, output_tokens, problem, cached_tokens, timed)
+        return StreamedAnswer(
+            times, first_answer, input_tokens, output_tokens, problem, cached_tokens, timed
+        )
 
     def _chunks_of(self, tokens: int | None) -> list[_Chunk]:
         """Return the chunks that count as output."""
@@ -172,11 +194,15 @@ class _Stream:
         if not self._with_text:  # tokens without any text: the latest chunks are theirs
             empty = [*self._leading, *end]
             return empty[max(len(empty) - tokens, 0) :]
-        if len(self._chunks) > tokens:  # some of the empty ones are not tokens, and nothing tells which
+        if (
+            len(self._chunks) > tokens
+        ):  # some of the empty ones are not tokens, and nothing tells which
             return [chunk for chunk in self._chunks if chunk.text_bytes]
         return [*self._chunks, *end] if len(self._chunks) < tokens else self._chunks
 
-    def _problem(self, input_tokens: int | None, output_tokens: int | None) -> tuple[str, str] | None:
+    def _problem(
+        self, input_tokens: int | None, output_tokens: int | None
+    ) -> tuple[str, str] | None:
         if self._error is not None:
             return "broken", self._error
         if not self._done:
@@ -191,7 +217,11 @@ class _Stream:
 
 def _first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
     choices = message.get("choices")
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    return (
+        choices[0]
+        if isinstance(choices, list) and choices and isinstance(choices[0], dict)
+        else None
+    )
 
 
 class _ChunkPart(Enum):
@@ -223,7 +253,9 @@ def _text_bytes(choice: dict[str, Json]) -> int:
 
 # English tokens of common vocabularies have 4 to 5 bytes, with a standard deviation of about half of that.
 _LENGTH_SPREAD = 0.5
-_LONE_TOKEN = 3.0  # times the text of a mean chunk: a longer first chunk holds more tokens than the others
+_LONE_TOKEN = (
+    3.0  # times the text of a mean chunk: a longer first chunk holds more tokens than the others
+)
 _LARGEST_ERROR = 0.06  # of one answer; the mean over ten is then known to 2 %
 
 
@@ -245,7 +277,11 @@ def _timed_tokens(sizes: Sequence[int], tokens: int) -> int:
 
 def _count(usage: Json, field: str) -> int | None:
     count = usage.get(field) if isinstance(usage, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31 else None
+    return (
+        count
+        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31
+        else None
+    )
 
 
 _TOO_MANY = 429  # HTTP's "Too Many Requests"
@@ -254,7 +290,9 @@ _SHOWN = 80  # characters of a header
 REQUEST_SCHEMA = strict_reader_schema(REQUEST_COLUMNS)
 
 
-def request_row(exchange: Exchange, zero: float, key: str) -> Generator[None, None, dict[str, Json]]:
+def request_row(
+    exchange: Exchange, zero: float, key: str
+) -> Generator[None, None, dict[str, Json]]:
     """Return the row of a request, in steps of a few events; times count from `zero`. The key is in none of them."""
     request = exchange.request
     answer = yield from answer_steps(exchange.response, key)
@@ -287,7 +325,10 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
     response = exchange.response
     if response.oversized:
         limit, tokens = show_bytes(response.parts.limit_bytes), exchange.request.most_output_tokens
-        return "oversized", f"the answer is larger than {limit}, several times what {tokens:,} output tokens take"
+        return (
+            "oversized",
+            f"the answer is larger than {limit}, several times what {tokens:,} output tokens take",
+        )
     if response.malformed is not None:
         return "broken", f"the answer is not HTTP: {response.malformed.show(key)}"
     if response.http_status not in (None, 200):
@@ -305,7 +346,9 @@ def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
     said = error_in_answer(response.body, key)
     if response.http_status == _TOO_MANY:
         wait = quote(response.headers.get("retry-after", ""), key, _SHOWN)
-        when = f"; it says to try again after {wait}{' s' if wait.isdigit() else ''}" if wait else ""  # or a date
+        when = (
+            f"; it says to try again after {wait}{' s' if wait.isdigit() else ''}" if wait else ""
+        )  # or a date
         return "rate_limited", f"{said.rstrip('.')}{when}"
     if response.http_status in REDIRECTS:
         return "http_error", redirection(response.headers, key)

@@ -35,9 +35,13 @@ class WorkerPart(NamedTuple):
     worker: int
     workers: int
 
-    def owns(self, numbers: npt.NDArray[np.int64], streams: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    def owns(
+        self, numbers: npt.NDArray[np.int64], streams: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
         """Whole streams go to one worker; requests without one (-1) go round."""
-        is_own: npt.NDArray[np.bool_] = np.where(streams < 0, numbers, streams) % self.workers == self.worker
+        is_own: npt.NDArray[np.bool_] = (
+            np.where(streams < 0, numbers, streams) % self.workers == self.worker
+        )
         return is_own
 
 

@@ -75,7 +75,9 @@ class Receiver:
         self._loop.remove_reader(self._native.fileno())
 
     def _receive(self) -> None:
-        for descriptor, data, error, arrived, noticed in self._native.receive(may_wait=not self._waiting):
+        for descriptor, data, error, arrived, noticed in self._native.receive(
+            may_wait=not self._waiting
+        ):
             reader = self._readers[descriptor]
             reader.unseen += 1
             self._waiting.append((reader, data, error, arrived, noticed))
@@ -196,7 +198,10 @@ class Connection(asyncio.Protocol):
             written = 0
         except OSError as problem:
             if not self._leaves_to_another():
-                self.abort("broken", f"the server closed the connection as the request was sent ({problem.strerror})")
+                self.abort(
+                    "broken",
+                    f"the server closed the connection as the request was sent ({problem.strerror})",
+                )
             return
         if written < len(data):
             self._transport.write(data[written:])
@@ -210,7 +215,9 @@ class Connection(asyncio.Protocol):
 
     def take(self, data: bytes, arrived: float, noticed: float, unread_step_s: float = 0.0) -> None:
         """A read of the receiver, or without one, which then knows when the kernel had it to a tick."""
-        if self._exchange is None:  # bytes that answer no request: the two sides disagree about where they are
+        if (
+            self._exchange is None
+        ):  # bytes that answer no request: the two sides disagree about where they are
             self.close()
             return
         exchange, response = self._exchange, self._exchange.response
@@ -220,7 +227,9 @@ class Connection(asyncio.Protocol):
             exchange.unread_step_s = unread_step_s
         if complete:
             self._end(noticed)
-        elif response.between_chunks and self._receiver is not None and self._descriptor is not None:
+        elif (
+            response.between_chunks and self._receiver is not None and self._descriptor is not None
+        ):
             self._receiver.keep_chunks(self._descriptor, self, response.parts)
         else:
             self._parts = response.parts if response.between_chunks else None
@@ -267,7 +276,11 @@ class Connection(asyncio.Protocol):
             return
         self._exchange.response.close()
         if not self._exchange.response.complete:
-            why = f"the connection broke ({problem})" if problem else "the server closed the connection"
+            why = (
+                f"the connection broke ({problem})"
+                if problem
+                else "the server closed the connection"
+            )
             self._exchange.failure = ("broken", f"{why} before the answer was complete")
         self._end(now)
 
@@ -303,7 +316,9 @@ _OPENED_AT_ONCE = 128  # connections opened together: a server's queue for them 
 class ConnectionPool:
     """Gives out the connection that was used last, so that no more of them stay open than are needed."""
 
-    def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]
+    ) -> None:
         self.host, self.port, encrypted = connection_address(endpoint.url)
         self._encryption = _encryption() if encrypted else None
         self._receiver = None if encrypted else Receiver(timers)
@@ -345,7 +360,9 @@ class ConnectionPool:
         while count > 0:
             together = min(count, _OPENED_AT_ONCE)
             count -= together
-            opened = await asyncio.gather(*(self.open() for _ in range(together)), return_exceptions=True)
+            opened = await asyncio.gather(
+                *(self.open() for _ in range(together)), return_exceptions=True
+            )
             for connection in opened:
                 if isinstance(connection, Connection):
                     self._idle.append(connection)

@@ -31,7 +31,10 @@ class LimitWatch:
     """Goes round all streams in flight, some at a time."""
 
     def __init__(
-        self, job: LoadJob, in_flight: dict[int, tuple[Exchange, Connection | None]], kept: RequestRowWriter
+        self,
+        job: LoadJob,
+        in_flight: dict[int, tuple[Exchange, Connection | None]],
+        kept: RequestRowWriter,
     ) -> None:
         self._job = job
         self._in_flight = in_flight
@@ -39,7 +42,9 @@ class LimitWatch:
         self._flying_bytes = 0  # of the streams that this round has looked at
         self._full = False  # since the last round
         self._round: list[tuple[Exchange, Connection | None]] = []
-        self._round_s = min(_SLOWEST_ROUND_S, _RESOLUTION * min(job.stall_timeout_s, job.request_timeout_s))
+        self._round_s = min(
+            _SLOWEST_ROUND_S, _RESOLUTION * min(job.stall_timeout_s, job.request_timeout_s)
+        )
         self._next: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
@@ -67,7 +72,8 @@ class LimitWatch:
         heard = exchange.response.last_byte or exchange.sent or now
         if self._full:
             connection.abort(
-                "oversized", f"the answers of this trial take more than {show_bytes(TRIAL_BYTES)} of memory"
+                "oversized",
+                f"the answers of this trial take more than {show_bytes(TRIAL_BYTES)} of memory",
             )
         elif now - exchange.planned > job.request_timeout_s:
             connection.abort("timeout", f"not complete after {show_seconds(job.request_timeout_s)}")
@@ -108,10 +114,14 @@ class Dispatcher:
         self._timer = Timer()
         timeout_s = min(job.stall_timeout_s, job.request_timeout_s)
         self._pool = ConnectionPool(job.endpoint, self, timeout_s, (self._timer, monitor.timer))
-        self._streams = _places_by_stream(plan.slots)  # what is still to come on each, first one first
+        self._streams = _places_by_stream(
+            plan.slots
+        )  # what is still to come on each, first one first
         self._due_s, self._scheduled = _with_times(plan.slots, self._streams)
         self._next = 0  # of the scheduled ones
-        self._thinking: list[tuple[float, int]] = []  # places that are due after a pause on their stream, in order
+        self._thinking: list[
+            tuple[float, int]
+        ] = []  # places that are due after a pause on their stream, in order
         self._to_come = len(plan)
         self._busy: set[int] = set()
         self.zero = 0.0  # known when all is prepared
@@ -219,7 +229,9 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_and_send(self, exchange: Exchange) -> None:
-        began = exchange.sent or monotonic()  # from here on it waits for the server, which closed what was open
+        began = (
+            exchange.sent or monotonic()
+        )  # from here on it waits for the server, which closed what was open
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
@@ -227,7 +239,10 @@ class Dispatcher:
                 self._give_up(LoadError(fault))
                 return
             why = str(problem) or "the connection attempt timed out"
-            exchange.failure = ("refused", f"no connection to {self._pool.host}:{self._pool.port}: {why}")
+            exchange.failure = (
+                "refused",
+                f"no connection to {self._pool.host}:{self._pool.port}: {why}",
+            )
             exchange.end = monotonic()
             self.ended(None, exchange)
         else:
@@ -245,13 +260,19 @@ class Dispatcher:
         return self._failed and not self._go_on
 
     def _finish_if_idle(self) -> None:
-        if not self.in_flight and (self._stopped or self._to_come == 0) and not self.finished.done():
+        if (
+            not self.in_flight
+            and (self._stopped or self._to_come == 0)
+            and not self.finished.done()
+        ):
             self.finished.set_result(None)
 
     def _due_before(self, after_zero_s: float) -> int:
         """How many requests with a known time are due from now until then."""
         scheduled = int(np.searchsorted(self._due_s, after_zero_s, side="right")) - self._next
-        return max(scheduled, 0) + bisect_right(self._thinking, self.zero + after_zero_s, key=lambda due: due[0])
+        return max(scheduled, 0) + bisect_right(
+            self._thinking, self.zero + after_zero_s, key=lambda due: due[0]
+        )
 
     def _look_ahead(self) -> None:
         if self.finished.done():
@@ -266,7 +287,9 @@ Places = npt.NDArray[np.int64]
 def _places_by_stream(slots: Slots) -> dict[int, Places]:
     order = np.argsort(slots.stream, kind="stable")
     streams, begins = np.unique(slots.stream[order], return_index=True)
-    parts = np.split(order, begins[1:]) if streams.size else []  # a process may have no request to send
+    parts = (
+        np.split(order, begins[1:]) if streams.size else []
+    )  # a process may have no request to send
     return {int(stream): part for stream, part in zip(streams, parts, strict=True) if stream >= 0}
 
 

@@ -28,7 +28,9 @@ class WallClock:
     one stands still.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
         self._monotonic = monotonic
         self._wall = wall
         self._distance_s = self._distance()
@@ -146,7 +148,9 @@ class HealthMonitor:
         mean_s, p99_s = _mean(self._unread), _p99(self._unread)
         if not self._tick_s:
             return mean_s, p99_s
-        return max(0.0, mean_s - self._tick_s / len(self._ticks) ** 0.5), max(0.0, p99_s - self._tick_s)
+        return max(0.0, mean_s - self._tick_s / len(self._ticks) ** 0.5), max(
+            0.0, p99_s - self._tick_s
+        )
 
     def _look(self) -> None:
         self.timer.acknowledge()

@@ -29,7 +29,9 @@ _HUMAN = ("human", "user")
 Item = TypeVar("Item")
 
 
-def _read_once(path: Path, what: str, parse: Callable[[Path, str], Sequence[Item]]) -> Sequence[Item]:
+def _read_once(
+    path: Path, what: str, parse: Callable[[Path, str], Sequence[Item]]
+) -> Sequence[Item]:
     try:
         state = path.stat()
         items: Sequence[Item] = _read(path, parse, state.st_mtime_ns, state.st_size)
@@ -85,10 +87,14 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
                 try:
                     yield f"line {number}", json.loads(line)
                 except (ValueError, RecursionError) as problem:
-                    raise StudyFileError(f"the texts {path}, line {number}: not JSON: {problem}") from problem
+                    raise StudyFileError(
+                        f"the texts {path}, line {number}: not JSON: {problem}"
+                    ) from problem
     else:
         paragraphs = _PARAGRAPH_END.split(content)
-        yield from ((f"paragraph {number}", text.strip()) for number, text in enumerate(paragraphs, start=1))
+        yield from (
+            (f"paragraph {number}", text.strip()) for number, text in enumerate(paragraphs, start=1)
+        )
 
 
 def _text(item: Json) -> Text | None:
@@ -124,7 +130,10 @@ def _first_question(turns: Json) -> str | None:
 
 def _turns(items: Json, name: str, who: str, what: str) -> list[tuple[str, str]]:
     if not isinstance(items, list) or not all(
-        isinstance(item, dict) and isinstance(item.get(who), str) and isinstance(item.get(what), str) for item in items
+        isinstance(item, dict)
+        and isinstance(item.get(who), str)
+        and isinstance(item.get(what), str)
+        for item in items
     ):
         raise TypeError(f"`{name}` is not a list of objects with `{who}` and `{what}`")
     return [(item[who], item[what]) for item in items]
@@ -137,7 +146,9 @@ class TraceRow(NamedTuple):
     at_s: float  # from the first request of the trace
     input_tokens: int
     output_tokens: int
-    blocks: tuple[int, ...] = ()  # ids of the blocks of MOONCAKE_BLOCK_TOKENS that the prompt begins with
+    blocks: tuple[
+        int, ...
+    ] = ()  # ids of the blocks of MOONCAKE_BLOCK_TOKENS that the prompt begins with
 
 
 def read_trace(path: Path) -> Sequence[TraceRow]:
@@ -151,7 +162,9 @@ def read_trace(path: Path) -> Sequence[TraceRow]:
 
 
 def _parse_trace(path: Path, content: str) -> Sequence[TraceRow]:
-    rows = [row for row in _rows(path, content.splitlines()) if row.input_tokens and row.output_tokens]
+    rows = [
+        row for row in _rows(path, content.splitlines()) if row.input_tokens and row.output_tokens
+    ]
     if not rows:
         raise StudyFileError(f"the trace {path} contains no request with input and output tokens")
     rows.sort(key=lambda row: row.at_s)
@@ -165,7 +178,9 @@ def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
         try:
             yield _mooncake_row(line)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as problem:
-            missing = f"the field {problem} is missing" if isinstance(problem, KeyError) else str(problem)
+            missing = (
+                f"the field {problem} is missing" if isinstance(problem, KeyError) else str(problem)
+            )
             raise StudyFileError(f"the trace {path}, line {number}: {missing}") from problem
 
 
@@ -174,7 +189,9 @@ def _mooncake_row(line: str) -> TraceRow:
     if not isinstance(row, dict):
         raise TypeError("not a JSON object")
     blocks = row.get("hash_ids") or []
-    if not isinstance(blocks, list) or not all(isinstance(block, int) and block >= 0 for block in blocks):
+    if not isinstance(blocks, list) or not all(
+        isinstance(block, int) and block >= 0 for block in blocks
+    ):
         raise TypeError("hash_ids is not a list of whole numbers")
     return TraceRow(
         _seconds(str(row["timestamp"])) / 1000,

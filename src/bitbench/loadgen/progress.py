@@ -62,11 +62,14 @@ class RunningCounts:
             running=len(self._in_flight),
             succeeded=self._succeeded,
             failed=self._failed,
-            chunks=self._chunks + sum(len(exchange.response.parts) for exchange, _ in self._in_flight.values()),
+            chunks=self._chunks
+            + sum(len(exchange.response.parts) for exchange, _ in self._in_flight.values()),
         )
 
 
-def sum_progress_snapshots(snapshots: Sequence[Snapshot], before: LoadProgress | None) -> LoadProgress:
+def sum_progress_snapshots(
+    snapshots: Sequence[Snapshot], before: LoadProgress | None
+) -> LoadProgress:
     """All workers together; rates since `before`."""
     elapsed_s = max(snapshot.elapsed_s for snapshot in snapshots)
     chunks = sum(snapshot.chunks for snapshot in snapshots)

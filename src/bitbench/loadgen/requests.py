@@ -10,7 +10,13 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.loadgen.inputs import MOONCAKE_BLOCK_TOKENS, Text, TraceRow, input_trace_rows, usable_texts
+from bitbench.loadgen.inputs import (
+    MOONCAKE_BLOCK_TOKENS,
+    Text,
+    TraceRow,
+    input_trace_rows,
+    usable_texts,
+)
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.base import Json
 from bitbench.study.workload import (
@@ -71,7 +77,9 @@ class PromptSource:
 
     def prompt(self, request: int, tokens: int) -> Ids:
         """Begins as no other request's prompt does."""
-        draw = np.random.default_rng((*self._seed, request)).integers(self._allowed.size, size=tokens)
+        draw = np.random.default_rng((*self._seed, request)).integers(
+            self._allowed.size, size=tokens
+        )
         ids = self._allowed[draw]
         times, place = divmod(request, self._first.size)
         begin = self._first.take([place, place + times + 1], mode="wrap")
@@ -80,7 +88,9 @@ class PromptSource:
 
     def passage(self, name: str, tokens: int) -> Ids:
         """Always the same for the same name: what several prompts have in common."""
-        return self._allowed[_request_generator(self._seed, name).integers(self._allowed.size, size=tokens)]
+        return self._allowed[
+            _request_generator(self._seed, name).integers(self._allowed.size, size=tokens)
+        ]
 
 
 def _usable(ids: Ids, vocabulary: Vocabulary) -> Ids:
@@ -106,7 +116,9 @@ def _draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: st
         return np.full(count, length, dtype=np.int32)
     draw = _request_generator(seed, purpose)
     if length.mean is None or length.sd is None:
-        return draw.integers(length.shortest, length.longest, size=count, endpoint=True).astype(np.int32)
+        return draw.integers(length.shortest, length.longest, size=count, endpoint=True).astype(
+            np.int32
+        )
     drawn = np.rint(draw.normal(length.mean, length.sd, count))
     return np.clip(drawn, length.shortest, length.longest).astype(np.int32)
 
@@ -130,11 +142,16 @@ class _TraceAsks:
         row = self._rows[number]
         length = min(row.input_tokens, self._most_in)
         needed = -(-length // MOONCAKE_BLOCK_TOKENS)
-        parts = [self._source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS) for block in row.blocks[:needed]]
+        parts = [
+            self._source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS)
+            for block in row.blocks[:needed]
+        ]
         rest = length - len(parts) * MOONCAKE_BLOCK_TOKENS
         if rest > 0:
             parts.append(self._source.prompt(number, rest))
-        return Ask(np.concatenate(parts)[:length].tolist(), length, min(row.output_tokens, self._most_out))
+        return Ask(
+            np.concatenate(parts)[:length].tolist(), length, min(row.output_tokens, self._most_out)
+        )
 
 
 class _TextAsks:
@@ -168,7 +185,10 @@ class _RandomAsks:
     def ask(self, number: int) -> Ask:
         history: list[Ids] = []
         for earlier in range(number - number % self._turns, number):
-            history += [self._said(earlier), self._source.passage(f"answer {earlier}", int(self._outputs[earlier]))]
+            history += [
+                self._said(earlier),
+                self._source.passage(f"answer {earlier}", int(self._outputs[earlier])),
+            ]
         prompt = np.concatenate([*history, self._prefix(number), self._said(number)])
         return Ask(prompt.tolist(), prompt.size, int(self._outputs[number]))
 
@@ -218,7 +238,9 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
         "Content-Length": str(len(body)),
     }
     if not endpoint.keeps_connections:
-        headers["Connection"] = "close"  # then its answer says so too, and the next request gets a new one
+        headers["Connection"] = (
+            "close"  # then its answer says so too, and the next request gets a new one
+        )
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     if endpoint.batch_header is not None and batch_size is not None:
@@ -230,7 +252,11 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
 def _prompt(ask: Ask, api: Api) -> dict[str, Json]:
     if api is Api.COMPLETIONS:
         return {"prompt": ask.prompt}
-    return {"messages": [{"role": "user", "content": ask.prompt}] if isinstance(ask.prompt, str) else ask.prompt}
+    return {
+        "messages": [{"role": "user", "content": ask.prompt}]
+        if isinstance(ask.prompt, str)
+        else ask.prompt
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +273,9 @@ class PlannedRequest:
     asked_input_tokens: int | None
     asked_output_tokens: int | None
     most_output_tokens: int  # what its answer may have; the same where an exact length is asked for
-    think_s: float = 0.0  # planned this long after the end of the one before; only where `at_s` is None
+    think_s: float = (
+        0.0  # planned this long after the end of the one before; only where `at_s` is None
+    )
 
 
 class Slots(NamedTuple):
@@ -265,13 +293,22 @@ class RequestPlan:
     """The requests of one process, in the order in which they are begun as far as that is known. Only when they are due
     is known of all of them; each is made from that when it is wanted, or ahead of it."""
 
-    def __init__(self, job: LoadJob, asks: Asks, numbers: npt.NDArray[np.int64], slots: Slots) -> None:
+    def __init__(
+        self, job: LoadJob, asks: Asks, numbers: npt.NDArray[np.int64], slots: Slots
+    ) -> None:
         workload, endpoint = job.workload, job.endpoint
         if not workload.output_forced:
-            extra = {name: value for name, value in endpoint.extra_body.items() if name != "ignore_eos"}
+            extra = {
+                name: value for name, value in endpoint.extra_body.items() if name != "ignore_eos"
+            }
             endpoint = replace(endpoint, extra_body=extra)
         self.slots = slots
-        self._workload, self._endpoint, self._asks, self._numbers = workload, endpoint, asks, numbers
+        self._workload, self._endpoint, self._asks, self._numbers = (
+            workload,
+            endpoint,
+            asks,
+            numbers,
+        )
         self._think_s = workload.conversation.think if workload.conversation else 0.0
         self._batch_size = None if workload.open_loop else workload.concurrency
         self._made: dict[int, PlannedRequest] = {}
@@ -291,7 +328,9 @@ class RequestPlan:
         at_s = None if np.isnan(slots.at_s[place]) else float(slots.at_s[place])
         return PlannedRequest(
             number=int(self._numbers[place]),
-            data=request_bytes(self._endpoint, asked, api=self._workload.api, batch_size=self._batch_size),
+            data=request_bytes(
+                self._endpoint, asked, api=self._workload.api, batch_size=self._batch_size
+            ),
             stream=self.stream(place),
             at_s=at_s,
             asked_input_tokens=asked.input_tokens,
@@ -328,7 +367,8 @@ class RequestPlan:
 
 def plan_requests(
     job: LoadJob,
-    owns: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.bool_]] | None = None,
+    owns: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
+    | None = None,
 ) -> RequestPlan:
     """Every request of the trial, or those that the caller `owns`, by their numbers and streams.
 

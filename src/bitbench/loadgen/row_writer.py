@@ -47,7 +47,9 @@ class RequestRowWriter:
         self._grouped = 0  # rows in batches
         self._thread = ThreadPoolExecutor(1)
         self._written: list[Future[None]] = []
-        self._sink: Path | pa.BufferOutputStream = _new_file(job.rows_folder) if self._is_long else _memory()
+        self._sink: Path | pa.BufferOutputStream = (
+            _new_file(job.rows_folder) if self._is_long else _memory()
+        )
         self._file = pq.ParquetWriter(self._sink, REQUEST_SCHEMA, compression="zstd")
 
     def add(self, exchange: Exchange) -> None:
@@ -67,7 +69,9 @@ class RequestRowWriter:
         for written in self._written:
             written.result()
         self._file.close()
-        return self._sums, self._sink if isinstance(self._sink, Path) else self._sink.getvalue().to_pybytes()
+        return self._sums, self._sink if isinstance(
+            self._sink, Path
+        ) else self._sink.getvalue().to_pybytes()
 
     def discard(self) -> None:
         """Where the trial has no result."""
@@ -91,7 +95,9 @@ class RequestRowWriter:
             self._ended = deque(sorted(self._ended, key=lambda exchange: exchange.number))
         while self._ended:
             exchange = self._ended.popleft()
-            self._rows.append((yield from request_row(exchange, self.zero, self._job.endpoint.api_key)))
+            self._rows.append(
+                (yield from request_row(exchange, self.zero, self._job.endpoint.api_key))
+            )
             self.held_bytes -= exchange.response.held_bytes
             if len(self._rows) == _BATCH:
                 self._begin_batch()

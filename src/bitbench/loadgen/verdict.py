@@ -53,8 +53,19 @@ _OUTCOME_OF_STATUS = {
     "rate_limited": Outcome.OVERLOADED,
 }
 # What servers say in an error's text, in lower case, when it is not the request that is wrong.
-_SAID_OF_MEMORY = ("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory")
-_SAID_OF_SUPPORT = ("not support", "unsupported", "not implemented", "maximum context length", "max_model_len")
+_SAID_OF_MEMORY = (
+    "out of memory",
+    "outofmemory",
+    "can't allocate memory",
+    "cannot allocate memory",
+)
+_SAID_OF_SUPPORT = (
+    "not support",
+    "unsupported",
+    "not implemented",
+    "maximum context length",
+    "max_model_len",
+)
 
 
 def load_verdict(
@@ -75,14 +86,16 @@ def load_verdict(
     if workload.request_count not in (None, sums.requests):
         cause = f"{sums.requests} of {workload.request_count} requests were sent."
         return Failure(outcome=Outcome.INVALID, cause=cause)
-    return _wrong_tokens(sums) or _clocks_apart(sums, health) or _client_bound(sums, workload, health, metric, known)
+    return (
+        _wrong_tokens(sums)
+        or _clocks_apart(sums, health)
+        or _client_bound(sums, workload, health, metric, known)
+    )
 
 
 def _clock_was_set(step_s: float) -> Failure:
     direction = "forward" if step_s > 0 else "back"
-    cause = (
-        f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, or the machine slept"
-    )
+    cause = f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, or the machine slept"
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
@@ -108,7 +121,11 @@ def _clocks_apart(sums: RequestSums, health: ClientHealth) -> Failure | None:
 
 
 def _failed_request(first: dict[str, Json], sums: RequestSums) -> Failure:
-    answer = f"HTTP {first['http_status']}: " if first["status"] in ("http_error", "rate_limited") else ""
+    answer = (
+        f"HTTP {first['http_status']}: "
+        if first["status"] in ("http_error", "rate_limited")
+        else ""
+    )
     cause = f"Request {first['request']}: {answer}{first['error']}".rstrip(".")
     if sums.failed > 1:
         cause += f" ({sums.failed} of {sums.requests} requests failed)"
@@ -138,7 +155,11 @@ def _wrong_tokens(sums: RequestSums) -> Failure | None:
 
 
 def _client_bound(
-    sums: RequestSums, workload: Workload, health: ClientHealth, metric: str, known: Sequence[TrialMetrics]
+    sums: RequestSums,
+    workload: Workload,
+    health: ClientHealth,
+    metric: str,
+    known: Sequence[TrialMetrics],
 ) -> Failure | None:
     """Reject the trial only where the metric that the study compares by may have moved."""
     how = moved_metrics(sums, workload, health, known).get(metric)
@@ -159,7 +180,9 @@ def moved_metrics(
     """
     if not sums.completed:
         return {}
-    typical = _typical_times([metrics for metrics in known if metrics.ttft_s is not None] or [_own_times(sums)])
+    typical = _typical_times(
+        [metrics for metrics in known if metrics.ttft_s is not None] or [_own_times(sums)]
+    )
     ttft_s, tpot_s = typical.ttft_s or 0.0, typical.tpot_s or 0.0
     # A warm-up has fewer tokens than a trial, so that latencies are put together from their parts.
     tokens = sums.output_tokens / sums.completed
@@ -168,7 +191,9 @@ def moved_metrics(
     # of both has one time. Where tokens have no times of their own, a short wait cannot have joined them.
     next_token_s = inf if tokens <= 1 else typical.tpot_s or TAIL_LAG_FLOOR_S
     own_times = health.kernel_times and health.loop_lag_p99_s < next_token_s
-    lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
+    lag_mean_s, lag_p99_s = (
+        (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
+    )
     delay_s = (sums.delay.statistic("mean") or 0.0) + lag_mean_s
     gap_s = typical.itl_p99_s or ttft_s
     ttft_p99_s = typical.ttft_p99_s or ttft_s
@@ -179,15 +204,21 @@ def moved_metrics(
         ("tpot", "decoding", lag_mean_s, _mean_limit(decoding_s)),
         ("latency", "mean latency", delay_s, _mean_limit(ttft_s + decoding_s)),
     ]
-    if workload.open_loop:  # the schedule goes on whatever is late, so that only the ends of the trial can move
+    if (
+        workload.open_loop
+    ):  # the schedule goes on whatever is late, so that only the ends of the trial can move
         end_s = health.send_lateness_p99_s + lag_p99_s
         checks.append(("output_throughput", "makespan", end_s, _mean_limit(sums.makespan_s)))
     else:  # a stream sends its next request once it has noticed the end of the last
-        checks.append(("output_throughput", "mean latency", delay_s, _mean_limit(ttft_s + decoding_s)))
+        checks.append(
+            ("output_throughput", "mean latency", delay_s, _mean_limit(ttft_s + decoding_s))
+        )
     found: dict[str, str] = {}
     for name, what, added_s, allowed_s in checks:
         if added_s > allowed_s:
-            found.setdefault(name, f"+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)}")
+            found.setdefault(
+                name, f"+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)}"
+            )
     return found
 
 

@@ -37,14 +37,20 @@ def main() -> None:
         return float(pickle.loads(frames.get()))
 
     def report(snapshot: Snapshot) -> None:
-        if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
+        if (
+            _waiting_bytes(results) < _SNAPSHOT_ROOM
+        ):  # else nobody reads them, and a full pipe would stop the trial
             write_frame(results, snapshot)
 
     while True:
         task_frame = frames.get()
         try:
             task = pickle.loads(task_frame)
-            result = uvloop.run(run_client_part(task.job, task.part, zero_from_parent, report if task.report else None))
+            result = uvloop.run(
+                run_client_part(
+                    task.job, task.part, zero_from_parent, report if task.report else None
+                )
+            )
         except LoadError as problem:
             write_frame(results, JobFailed(str(problem)))
         except Exception as problem:

@@ -115,7 +115,9 @@ class Worker:
         except EOFError:
             raise LoadError(self._obituary()) from None
         if isinstance(message, JobFailed):
-            raise LoadError(f"The load worker could not run {self._doing}: {quote(message.why, self._key)}")
+            raise LoadError(
+                f"The load worker could not run {self._doing}: {quote(message.why, self._key)}"
+            )
         return message
 
     def end(self) -> None:
@@ -160,11 +162,16 @@ class LoadWorkers:
 
     def __enter__(self) -> Self:
         require_native()
-        self._have(self._count or 1)  # imports take half a second; they happen while the first engine starts
+        self._have(
+            self._count or 1
+        )  # imports take half a second; they happen while the first engine starts
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._end()
 
@@ -199,7 +206,9 @@ class LoadWorkers:
             for worker in workers:
                 worker.send(zero)
             return merge_worker_results(_listen(workers, on_snapshots))
-        except BaseException:  # also an interrupt: what the others still say would be taken for the next job's
+        except (
+            BaseException
+        ):  # also an interrupt: what the others still say would be taken for the next job's
             self._end()
             raise
 
@@ -231,7 +240,9 @@ def _summing(on_progress: Callable[[LoadProgress], None]) -> Callable[[Sequence[
     return tell
 
 
-def _listen(workers: list[Worker], on_snapshots: Callable[[Sequence[Snapshot]], None] | None) -> list[LoadResult]:
+def _listen(
+    workers: list[Worker], on_snapshots: Callable[[Sequence[Snapshot]], None] | None
+) -> list[LoadResult]:
     """Wait for all results; pass on what is said meanwhile."""
     results: list[LoadResult] = []
     snapshots: dict[int, Snapshot] = {}

@@ -13,7 +13,12 @@ import pynvml
 
 from bitbench.records.lock import Accelerator
 from bitbench.study.hardware import Capability
-from bitbench.util.child_processes import NOWHERE, engine_child_variables, isolated_command, tool_child_variables
+from bitbench.util.child_processes import (
+    NOWHERE,
+    engine_child_variables,
+    isolated_command,
+    tool_child_variables,
+)
 
 # Why clocks are lower than they could be; idling and a clock that somebody set are no disturbance.
 _REASONS = {
@@ -94,12 +99,20 @@ class Gpu:
     def slowed_by(self) -> tuple[str, ...] | None:
         """Why its clocks are lower than they could be; empty where nothing slows it."""
         bits = self._answer(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
-        return None if bits is None else tuple(reason for bit, reason in _REASONS.items() if bits & bit)
+        return (
+            None
+            if bits is None
+            else tuple(reason for bit, reason in _REASONS.items() if bits & bit)
+        )
 
     def processes(self) -> list[GpuProcess] | None:
         """Those that compute on it, by the ids that the driver knows: in a container they may be the host's."""
         found = self._answer(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
-        return None if found is None else [GpuProcess(process.pid, process.usedGpuMemory or None) for process in found]
+        return (
+            None
+            if found is None
+            else [GpuProcess(process.pid, process.usedGpuMemory or None) for process in found]
+        )
 
     def _mode(self, question: Callable[..., Any]) -> bool | None:
         """Now; what it will be after a restart is of no interest."""
@@ -134,7 +147,10 @@ def has_nvml() -> bool:
 
 def installed_gpus() -> list[Gpu]:
     """Return all of this machine, by their place on the bus, whatever CUDA_VISIBLE_DEVICES says. Raises NVMLError."""
-    return [Gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(pynvml.nvmlDeviceGetCount())]
+    return [
+        Gpu(pynvml.nvmlDeviceGetHandleByIndex(index))
+        for index in range(pynvml.nvmlDeviceGetCount())
+    ]
 
 
 def _driver_version() -> str | None:
@@ -180,12 +196,18 @@ class GpuSurvey:
 @functools.cache
 def survey_gpus() -> GpuSurvey:
     if not has_nvml():
-        loaded = "An NVIDIA driver is loaded, but its library NVML does not answer." if _LOADED.exists() else None
+        loaded = (
+            "An NVIDIA driver is loaded, but its library NVML does not answer."
+            if _LOADED.exists()
+            else None
+        )
         return GpuSurvey(problem=loaded)
     return survey_nvml(engine_child_variables({}))
 
 
-def survey_nvml(variables: Mapping[str, str], initialize: Callable[[], str] | None = None) -> GpuSurvey:
+def survey_nvml(
+    variables: Mapping[str, str], initialize: Callable[[], str] | None = None
+) -> GpuSurvey:
     """Through NVML, which is loaded; `initialize` says what cuInit answers."""
     try:
         gpus = installed_gpus()
@@ -203,7 +225,11 @@ def survey_nvml(variables: Mapping[str, str], initialize: Callable[[], str] | No
 def visible_gpus() -> tuple[Gpu, ...]:
     """Those that engines see, to be watched; none without a driver."""
     try:
-        return tuple(cuda_visible_gpus(installed_gpus(), engine_child_variables({}))) if has_nvml() else ()
+        return (
+            tuple(cuda_visible_gpus(installed_gpus(), engine_child_variables({})))
+            if has_nvml()
+            else ()
+        )
     except pynvml.NVMLError:
         return ()
 
@@ -225,7 +251,9 @@ def cuda_visible_gpus(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list
             match = gpus[int(name)] if int(name) < len(gpus) else None
         else:
             match = next((gpu for gpu in gpus if name and (gpu.uuid or "").startswith(name)), None)
-            if match is None and name.startswith("MIG-"):  # a part of a device, which NVML lists below it
+            if match is None and name.startswith(
+                "MIG-"
+            ):  # a part of a device, which NVML lists below it
                 match = next((gpu for gpu in gpus if gpu.mig), None)
         if match is None:
             break
@@ -266,7 +294,9 @@ def _cuda_answer() -> str:
     return done.stdout.strip() or "nothing"
 
 
-def _problem(accelerators: Sequence[Accelerator], driver: str | None, initialize: Callable[[], str]) -> str | None:
+def _problem(
+    accelerators: Sequence[Accelerator], driver: str | None, initialize: Callable[[], str]
+) -> str | None:
     if not accelerators:
         return "CUDA_VISIBLE_DEVICES hides all GPUs from engines."
     major = (driver or "").partition(".")[0]

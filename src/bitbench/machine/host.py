@@ -26,7 +26,12 @@ TELLING_FLAGS = (
 
 def available_memory() -> int:
     """Bytes that new processes may take without swapping, and within what a container or a job may have."""
-    return min([int(psutil.virtual_memory().available), *(limit - used for limit, used in memory_of_groups())])
+    return min(
+        [
+            int(psutil.virtual_memory().available),
+            *(limit - used for limit, used in memory_of_groups()),
+        ]
+    )
 
 
 def collect_host_facts() -> HostFacts:
@@ -46,7 +51,9 @@ def collect_host_facts() -> HostFacts:
         python=platform.python_version(),
         virtualization="hypervisor" if "hypervisor" in flags else None,
         accelerators=accelerators,
-        cuda_device_order=engine_child_variables({}).get("CUDA_DEVICE_ORDER") if accelerators else None,
+        cuda_device_order=engine_child_variables({}).get("CUDA_DEVICE_ORDER")
+        if accelerators
+        else None,
     )
 
 
@@ -123,14 +130,24 @@ class OtherWork:
 
     def _others_s(self) -> float:
         """Of the time of the processors that we may use, since the start of this machine."""
-        lines = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()]
+        lines = [
+            line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        ]
         each = [line for line in lines if re.fullmatch(r"cpu\d+", line[0])]
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         # A container may number them otherwise. Of the columns user, nice, system, irq and softirq (guest is a part of
         # user): what a hypervisor gave to other machines (steal) nobody here could end, and it is seldom so much.
-        ticks = sum(int(line[place]) for line in [own for own in each if own[0] in usable] or each for place in _BUSY)
+        ticks = sum(
+            int(line[place])
+            for line in [own for own in each if own[0] in usable] or each
+            for place in _BUSY
+        )
         busy_s = ticks / os.sysconf("SC_CLK_TCK")
-        own = {process for pid in (os.getpid(), self._engine_pid) for process in watched_process_tree(pid)}
+        own = {
+            process
+            for pid in (os.getpid(), self._engine_pid)
+            for process in watched_process_tree(pid)
+        }
         return busy_s - sum(_used_s(process, with_ended=True) for process in own)
 
 

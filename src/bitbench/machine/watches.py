@@ -76,7 +76,10 @@ class MemoryWatch:
     def _watch(self) -> None:
         while not self._done.wait(WATCH_PERIOD_S):
             self._sample_devices()
-            if self._limit_bytes is not None and (held := self._held_above(self._limit_bytes)) is not None:
+            if (
+                self._limit_bytes is not None
+                and (held := self._held_above(self._limit_bytes)) is not None
+            ):
                 self.failure = Failure(
                     outcome=Outcome.OOM,
                     cause=f"it held {show_bytes(held)} of memory when it was stopped; the study allows "
@@ -132,13 +135,23 @@ def _fields(pid: int, name: str) -> dict[str, int]:
     except OSError:
         return {}
     parts = (line.split() for line in lines)
-    return {part[0].rstrip(":"): int(part[1]) * 1024 for part in parts if len(part) == 3 and part[2] == "kB"}
+    return {
+        part[0].rstrip(":"): int(part[1]) * 1024
+        for part in parts
+        if len(part) == 3 and part[2] == "kB"
+    }
 
 
 # Heat and power that did not come from the work alone. A power cap is no disturbance: many cards run into it whenever
 # they are busy, and it is the same for all configs.
 DISTURBING = frozenset(
-    {"hardware slowdown", "hardware thermal slowdown", "software thermal slowdown", "power brake", "sync boost"}
+    {
+        "hardware slowdown",
+        "hardware thermal slowdown",
+        "software thermal slowdown",
+        "power brake",
+        "sync boost",
+    }
 )
 
 
@@ -211,7 +224,9 @@ def gpu_watch_disturbance(use: GpuUse | None) -> Failure | None:
         return None
     if use.other_processes:
         cause = f"{use.other_processes} other processes computed on the GPU meanwhile; end them (nvidia-smi lists them)"
-        return Failure(outcome=Outcome.DISTURBED, cause=cause.replace("1 other processes", "1 other process"))
+        return Failure(
+            outcome=Outcome.DISTURBED, cause=cause.replace("1 other processes", "1 other process")
+        )
     if reasons := DISTURBING & set(use.slowed_by or ()):
         heat = "" if use.temperature_c is None else f", at up to {use.temperature_c} °C"
         cause = f"the GPU was slowed by {' and '.join(sorted(reasons))}{heat}; see to its cooling and power"

@@ -57,7 +57,9 @@ CATALOG = {
 
 def find_catalog_model(name: str) -> CatalogModel:
     if name not in CATALOG:
-        raise ModelError(f"no model is called {name}; `bitbench model list` has {', '.join(CATALOG)}, the hub ORG/NAME")
+        raise ModelError(
+            f"no model is called {name}; `bitbench model list` has {', '.join(CATALOG)}, the hub ORG/NAME"
+        )
     return CATALOG[name]
 
 
@@ -73,7 +75,9 @@ ENVIRONMENT = "transformers"  # comes with that engine
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 
 
-def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
+def fetch(
+    name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None
+) -> Path:
     """Returns the model's folder, made now or before. `python` is the interpreter of `ENVIRONMENT`."""
     model = find_catalog_model(name)
     target = catalog_model_folder(model, home)
@@ -89,7 +93,9 @@ def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None]
         checkpoint = work / "checkpoint"
         _convert(gguf, checkpoint, python)
         _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
-        SafeFolder(home).remove_folder(f"models/{name}")  # a folder without a manifest is not a model of ours
+        SafeFolder(home).remove_folder(
+            f"models/{name}"
+        )  # a folder without a manifest is not a model of ours
         checkpoint.rename(target)
     return target
 
@@ -120,7 +126,9 @@ def _installer(python: Path, work: Path) -> list[str]:
     if looked.returncode == 0:
         return isolated_command(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
     if shutil.which("uv") is None:
-        raise ModelError(f"The environment of {python} has no pip, and uv is not on the PATH; install one of them.")
+        raise ModelError(
+            f"The environment of {python} has no pip, and uv is not on the PATH; install one of them."
+        )
     return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
 
 
@@ -138,12 +146,16 @@ def _install(command: Sequence[str], requirement: str, work: Path) -> None:
     if finished.returncode != 0:
         lines = [line.strip() for line in finished.stdout.splitlines()]
         telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
-        raise ModelError(f"Could not download {requirement}: {' / '.join(telling) or 'it printed nothing'}")
+        raise ModelError(
+            f"Could not download {requirement}: {' / '.join(telling) or 'it printed nothing'}"
+        )
 
 
 def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:
     try:
-        last_job_event(run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)}))
+        last_job_event(
+            run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)})
+        )
     except WorkerFailed as failure:
         raise ModelError(f"Could not convert {gguf.name}: {failure}") from None
 

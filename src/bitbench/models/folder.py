@@ -21,7 +21,12 @@ _PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
 _SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
 _SHARED_COUNT = ("n_shared_experts", "num_shared_experts")
 # Which layers have experts is said in ways that are not read here (Llama 4, Jamba): unknown.
-_OTHER_LAYERS = ("interleave_moe_layer_step", "expert_layer_period", "moe_layers", "moe_layer_interval")
+_OTHER_LAYERS = (
+    "interleave_moe_layer_step",
+    "expert_layer_period",
+    "moe_layers",
+    "moe_layer_interval",
+)
 _MOST_LAYERS = 10_000
 
 
@@ -30,10 +35,17 @@ def model_expert_facts(config: Mapping[str, Any]) -> ExpertFacts | None:
     count = _first(config, _COUNT)
     if count is None:
         return None
-    size = _count(config, "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size")
+    size = _count(
+        config,
+        "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size",
+    )
     shared = _first(config, _SHARED_SIZE) or (_first(config, _SHARED_COUNT) or 0) * (size or 0)
     return ExpertFacts(
-        count=count, per_token=_first(config, _PER_TOKEN), size=size, layers=_layers(config), shared_size=shared
+        count=count,
+        per_token=_first(config, _PER_TOKEN),
+        size=size,
+        layers=_layers(config),
+        shared_size=shared,
     )
 
 
@@ -42,13 +54,22 @@ def _layers(config: Mapping[str, Any]) -> int | None:
     total = _count(config, "num_hidden_layers")
     every, frequency = config.get("decoder_sparse_step", 1), config.get("moe_layer_freq", 1)
     is_known = all(type(step) is int and step > 0 for step in (every, frequency))
-    if total is None or total > _MOST_LAYERS or not is_known or any(key in config for key in _OTHER_LAYERS):
+    if (
+        total is None
+        or total > _MOST_LAYERS
+        or not is_known
+        or any(key in config for key in _OTHER_LAYERS)
+    ):
         return None
     if isinstance(kinds := config.get("mlp_layer_types"), list):
         return len([kind for kind in kinds[:total] if kind == "sparse"])
     dense = config.get("mlp_only_layers") or []
     first = _count(config, "first_k_dense_replace") or 0
-    sparse = [layer for layer in range(first, total) if (layer + 1) % every == 0 and layer % frequency == 0]
+    sparse = [
+        layer
+        for layer in range(first, total)
+        if (layer + 1) % every == 0 and layer % frequency == 0
+    ]
     return len([layer for layer in sparse if layer not in dense])
 
 
@@ -57,7 +78,9 @@ def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 
 
 MANIFEST = "bitbench-model.json"
-RANDOM_WEIGHTS = "random_weights"  # in the config.json of a shape without weights; variants of it keep the field
+RANDOM_WEIGHTS = (
+    "random_weights"  # in the config.json of a shape without weights; variants of it keep the field
+)
 _HEAD = "lm_head.weight"
 _LARGEST = 2**40  # of any size or count in a configuration
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
@@ -79,7 +102,11 @@ def read_model_facts(folder: Path) -> ModelFacts:
     """
     config = read_model_json(folder / "config.json")
     special = _special_token_ids(folder, _text_part(config))
-    tensors = {name: tensor for path in weight_files(folder) for name, tensor in read_safetensors_header(path).items()}
+    tensors = {
+        name: tensor
+        for path in weight_files(folder)
+        for name, tensor in read_safetensors_header(path).items()
+    }
     return model_facts_from_config(config, tensors, special, read_quantization(folder))
 
 
@@ -104,7 +131,9 @@ def model_facts_from_config(
         head_size=_count(config, "head_dim") or (hidden // heads if hidden and heads else None),
         heads=heads,
         intermediate_size=_count(config, "intermediate_size"),
-        tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
+        tied_embeddings=tied
+        if isinstance(tied, bool)
+        else not any(name.endswith(_HEAD) for name in tensors),
         experts=model_expert_facts(config),
         quantization=stored.method if stored else None,
         random_weights=whole.get(RANDOM_WEIGHTS) is True,
@@ -163,10 +192,17 @@ def _weights_per_count(name: str, tensor: StoredTensor, stored: Quantization) ->
 
 def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Token ids with a meaning of their own (begin, end, padding, roles): a random prompt must not hold them."""
-    found = [*_named_tokens(config), *_named_tokens(_object_if_there(folder / "generation_config.json"))]
+    found = [
+        *_named_tokens(config),
+        *_named_tokens(_object_if_there(folder / "generation_config.json")),
+    ]
     added = _list(_object_if_there(folder / "tokenizer.json").get("added_tokens"))
-    found += [token.get("id") for token in added if isinstance(token, dict) and token.get("special")]
-    decoder = quantized_object_at(_object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder")
+    found += [
+        token.get("id") for token in added if isinstance(token, dict) and token.get("special")
+    ]
+    decoder = quantized_object_at(
+        _object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder"
+    )
     found += [
         int(key)
         for key, token in decoder.items()
@@ -204,7 +240,9 @@ def _count(content: Mapping[str, Any], key: str) -> int | None:
 def _texts(content: Mapping[str, Any], key: str) -> list[str]:
     """A text, or a list of them."""
     value = content.get(key)
-    return [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str)]
+    return [
+        part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str)
+    ]
 
 
 LEAST_WORDS = 256  # with fewer, prompts would repeat themselves: a vocabulary of bytes or characters has no words
@@ -223,7 +261,9 @@ def word_token_ids(folder: Path) -> tuple[int, ...]:
         tokenizer = read_model_json(folder / "tokenizer.json")
     except ModelError:
         return ()
-    added = {token.get("id") for token in _list(tokenizer.get("added_tokens")) if isinstance(token, dict)}
+    added = {
+        token.get("id") for token in _list(tokenizer.get("added_tokens")) if isinstance(token, dict)
+    }
     return words_among(_entries(tokenizer.get("model")), added)
 
 
@@ -237,7 +277,9 @@ def _entries(model: object) -> Iterator[tuple[str, int]]:
     """Text and id: an object in BPE, a list of pairs in the order of their ids in Unigram."""
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocabulary, dict):
-        yield from ((text, id) for text, id in vocabulary.items() if type(id) is int and 0 <= id < _MOST_IDS)
+        yield from (
+            (text, id) for text, id in vocabulary.items() if type(id) is int and 0 <= id < _MOST_IDS
+        )
     for id, pair in enumerate(_list(vocabulary)):
         if isinstance(pair, list) and pair and isinstance(pair[0], str):
             yield pair[0], id

@@ -21,7 +21,9 @@ DEFAULT_REVISION = "main"
 _DEFAULT_ENDPOINT = "https://huggingface.co"
 _PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
 _PATH = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,95}(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,95}){0,4}"  # leads to no folder above
-_REFERENCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>{_PATH}))?(?::(?P<file>{_PATH}))?")
+_REFERENCE = re.compile(
+    rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>{_PATH}))?(?::(?P<file>{_PATH}))?"
+)
 _WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -84,7 +86,11 @@ class Download:
 
 
 def download(
-    reference: HubReference, home: Path, *, python: Path, on_progress: OnProgress = lambda _done, _total: None
+    reference: HubReference,
+    home: Path,
+    *,
+    python: Path,
+    on_progress: OnProgress = lambda _done, _total: None,
 ) -> Download:
     """Return the model as the hub has it now. `python` has huggingface_hub; what its cache has is not fetched again."""
     if reference.is_pinned and (there := find_hub_model(reference, home)) is not None:
@@ -93,7 +99,9 @@ def download(
     got = _ask(python, {"task": "get", **asdict(reference)}, on_progress)
     commit, files = str(got["commit"]), got["files"]
     if not _COMMIT.fullmatch(commit) or not all(_FILE.fullmatch(file["name"]) for file in files):
-        raise ModelError(f"{reference.url} names a commit or a file that cannot be one; check HF_ENDPOINT.")
+        raise ModelError(
+            f"{reference.url} names a commit or a file that cannot be one; check HF_ENDPOINT."
+        )
     before = _newest_manifest(reference, home)
     model = HubModel(reference, _folder(reference, commit, home), commit)
     _link(files, Path(got["folder"]), model, home, time.monotonic() - began)
@@ -110,7 +118,11 @@ def hub_file_hashes(folder: Path) -> dict[str, str]:
     """Return what the hub calls the content of each file of a downloaded model; empty for any other folder."""
     manifest = folder / MANIFEST
     files = _read(manifest).get("files", {}) if manifest.exists() else {}
-    return {name: file["hash"] for name, file in files.items() if isinstance(file, dict) and file.get("hash")}
+    return {
+        name: file["hash"]
+        for name, file in files.items()
+        if isinstance(file, dict) and file.get("hash")
+    }
 
 
 def find_hub_model(reference: HubReference, home: Path) -> HubModel | None:
@@ -136,7 +148,9 @@ def list_downloaded(home: Path) -> tuple[HubModel, ...]:
     return tuple(found)
 
 
-def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda _done, _total: None) -> dict[str, Any]:
+def _ask(
+    python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda _done, _total: None
+) -> dict[str, Any]:
     """What the worker returns. It has all of our variables: the token, proxies, HF_HOME, HF_ENDPOINT."""
     last: dict[str, Any] = {}
     try:
@@ -148,14 +162,18 @@ def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda 
     return last
 
 
-def _link(files: Sequence[Mapping[str, Any]], snapshot: Path, model: HubModel, home: Path, seconds: float) -> None:
+def _link(
+    files: Sequence[Mapping[str, Any]], snapshot: Path, model: HubModel, home: Path, seconds: float
+) -> None:
     """Make a folder of links into the cache. It gets its name once it is complete."""
     safe = SafeFolder(home)
     place = safe.make_folder(str(model.path.parent.relative_to(home.absolute())))
     with tempfile.TemporaryDirectory(prefix=".linking-", dir=place) as scratch:
         folder = SafeFolder(Path(scratch)).make_folder("model")
         for file in files:
-            (folder / PurePosixPath(file["name"]).name).symlink_to((snapshot / file["name"]).resolve())
+            (folder / PurePosixPath(file["name"]).name).symlink_to(
+                (snapshot / file["name"]).resolve()
+            )
         content = {
             "name": model.reference.name,
             "repository": model.reference.repository,
@@ -188,10 +206,15 @@ def _repository_folder(reference: HubReference, home: Path) -> Path:
 
 def _newest_manifest(reference: HubReference, home: Path) -> dict[str, Any] | None:
     """Return what was downloaded last under this name: a branch means the commit that it had then."""
-    manifests = sorted(_repository_folder(reference, home).glob(f"*/{MANIFEST}"), key=lambda file: file.stat().st_mtime)
+    manifests = sorted(
+        _repository_folder(reference, home).glob(f"*/{MANIFEST}"),
+        key=lambda file: file.stat().st_mtime,
+    )
     contents = map(_read, reversed(manifests))
     wanted = (reference.revision, reference.file)
-    return next((content for content in contents if (content["revision"], content["file"]) == wanted), None)
+    return next(
+        (content for content in contents if (content["revision"], content["file"]) == wanted), None
+    )
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -149,7 +149,11 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
     downloaded = _resolve_downloaded_model(reference, home)
     place = downloaded.path if downloaded else Path(reference).expanduser().absolute()
     files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
-    if not files or any(file.suffix != ".gguf" for file in files) or (place / "config.json").exists():
+    if (
+        not files
+        or any(file.suffix != ".gguf" for file in files)
+        or (place / "config.json").exists()
+    ):
         return None
     digest = hashlib.sha256("".join(sorted(_content_hashes(files, home).values())).encode())
     return ResolvedModel(
@@ -182,10 +186,17 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
     if (model := CATALOG.get(reference)) is not None:
         if is_downloaded(model, home):
             return None
-        return ExpectedModel(model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors)
+        return ExpectedModel(
+            model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors
+        )
     named = parse_hub_reference(reference)
     published = _published_model(named) if named else None
-    if named is None or published is None or Path(reference).exists() or hub.find_hub_model(named, home):
+    if (
+        named is None
+        or published is None
+        or Path(reference).exists()
+        or hub.find_hub_model(named, home)
+    ):
         return None
     shape, quantization = published
     facts = shape.published_facts
@@ -202,7 +213,12 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     folder = catalog_model_folder(model, home)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
-        model.name, model.description, model.licence, folder, size_bytes, parameters=read_model_facts(folder).parameters
+        model.name,
+        model.description,
+        model.licence,
+        folder,
+        size_bytes,
+        parameters=read_model_facts(folder).parameters,
     )
 
 
@@ -225,7 +241,9 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
 def _folder_of(reference: str, home: Path) -> Path:
     if (source := source_of(reference)) is not None:
         if (created := source.find(reference, home)) is None:
-            raise ModelError(f"{reference} is not created; create it with: bitbench model get {reference}")
+            raise ModelError(
+                f"{reference} is not created; create it with: bitbench model get {reference}"
+            )
         return created
     if (model := CATALOG.get(reference)) is not None:
         if not is_downloaded(model, home):
@@ -253,13 +271,17 @@ def _facts_of(folder: Path) -> ModelFacts:
     """Add what a checkpoint cannot say of itself, and the catalog knows of its source: what was rounded before."""
     facts, manifest = read_model_facts(folder), folder / MANIFEST
     source = read_model_json(manifest).get("source_sha256") if manifest.exists() else None
-    rounded = (model.facts.rounded_before for model in CATALOG.values() if model.gguf_sha256 == source)
+    rounded = (
+        model.facts.rounded_before for model in CATALOG.values() if model.gguf_sha256 == source
+    )
     return facts.model_copy(update={"rounded_before": next(rounded, None)})
 
 
 def _hash_of(folder: Path, home: Path) -> str:
     """sha256 over the names and contents of what is run; the files' own hashes are remembered in `home`."""
-    files = sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST})
+    files = sorted(
+        {path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST}
+    )
     digest = hashlib.sha256()
     for path, content in _content_hashes(files, home).items():
         digest.update(f"{path.name}\0{content}\n".encode())

@@ -21,7 +21,10 @@ _ALIASES = {
     "modelopt_fp4": "modelopt",
     "modelopt_mixed": "modelopt",
 }
-_KEYS = ("quantization_config", "compression_config")  # the second is what compressed-tensors wrote at first
+_KEYS = (
+    "quantization_config",
+    "compression_config",
+)  # the second is what compressed-tensors wrote at first
 _MODELOPT_FILE = "hf_quant_config.json"
 _MX_GROUP, _NV_GROUP = 32, 16  # what the formats MXFP4 and NVFP4 are defined by
 
@@ -81,14 +84,20 @@ class Quantization:
     @property
     def _bits(self) -> str:
         weights, activations = self.weights, self.activations
-        return f"w{weights.bits if weights else '?'}a{activations.bits if activations else FULL_BITS}"
+        return (
+            f"w{weights.bits if weights else '?'}a{activations.bits if activations else FULL_BITS}"
+        )
 
     @property
     def _numbers(self) -> str:
         """By the format's own name where it has one."""
         named = {_NV_GROUP: "nvfp4", _MX_GROUP: "mxfp4"}.get(self.group_size or 0)
         if self.weights == Numbers(4, "float") and named:
-            return named if self.activations == self.weights or named == "mxfp4" else f"{named}{self._bits[2:]}"
+            return (
+                named
+                if self.activations == self.weights or named == "mxfp4"
+                else f"{named}{self._bits[2:]}"
+            )
         kind = f"-fp{self.weights.bits}" if self.weights and self.weights.kind == "float" else ""
         return f"{self._bits}{kind}{f'-g{self.group_size}' if self.group_size else ''}"
 
@@ -98,18 +107,34 @@ def read_quantization(folder: Path) -> Quantization | None:
     config = read_model_json(folder / "config.json")
     nested = quantized_object_at(config, "text_config")  # of a model that also sees
     named = next(
-        (found for source in (config, nested) for key in _KEYS if (found := quantized_object_at(source, key))), None
+        (
+            found
+            for source in (config, nested)
+            for key in _KEYS
+            if (found := quantized_object_at(source, key))
+        ),
+        None,
     )
     if named is not None:
         return describe_quantization(named)
     beside = folder / _MODELOPT_FILE
-    return describe_quantization({"quant_method": "modelopt", **read_model_json(beside)}) if beside.is_file() else None
+    return (
+        describe_quantization({"quant_method": "modelopt", **read_model_json(beside)})
+        if beside.is_file()
+        else None
+    )
 
 
 def describe_quantization(config: Json) -> Quantization:
     """From the object that a tool writes."""
     said = config.get("quant_method")
-    method = said.lower() if isinstance(said, str) else COMPRESSED_TENSORS if "config_groups" in config else "unknown"
+    method = (
+        said.lower()
+        if isinstance(said, str)
+        else COMPRESSED_TENSORS
+        if "config_groups" in config
+        else "unknown"
+    )
     method = _ALIASES.get(method, method)
     if not _METHOD.fullmatch(method):
         return Quantization("unknown")
@@ -118,10 +143,17 @@ def describe_quantization(config: Json) -> Quantization:
 
 
 def _compressed_tensors(method: str, config: Json) -> Quantization:
-    groups = [group for group in quantized_object_at(config, "config_groups").values() if isinstance(group, dict)]
+    groups = [
+        group
+        for group in quantized_object_at(config, "config_groups").values()
+        if isinstance(group, dict)
+    ]
     found = {_of_group(method, group) for group in groups}
     sparsity = quantized_object_at(config, "sparsity_config")
-    is_sparse = str(sparsity.get("format", "")).startswith("sparse") or sparsity.get("sparsity_structure") == "2:4"
+    is_sparse = (
+        str(sparsity.get("format", "")).startswith("sparse")
+        or sparsity.get("sparsity_structure") == "2:4"
+    )
     only = found.pop() if len(found) == 1 else Quantization(method)
     cache = _numbers(quantized_object_at(config, "kv_cache_scheme"))
     return replace(only, kv_cache=cache, is_sparse=is_sparse)
@@ -143,7 +175,9 @@ def _gptq(method: str, config: Json) -> Quantization:
     """Also AWQ, whose first tool wrote other words."""
     bits = _bits(config, "bits") or _bits(config, "w_bit")
     return Quantization(
-        method, Numbers(bits) if bits else None, group_size=_group_size(config) or _group_size(config, "q_group_size")
+        method,
+        Numbers(bits) if bits else None,
+        group_size=_group_size(config) or _group_size(config, "q_group_size"),
     )
 
 
@@ -158,7 +192,9 @@ def _modelopt(method: str, config: Json) -> Quantization:
     cache = _MODELOPT_CACHE.get(str(said.get("kv_cache_quant_algo", "")).upper()) or _numbers(
         quantized_object_at(said, "kv_cache_scheme")
     )
-    return Quantization(method, weights, activations, _group_size(said) if group is None else group, kv_cache=cache)
+    return Quantization(
+        method, weights, activations, _group_size(said) if group is None else group, kv_cache=cache
+    )
 
 
 _FP8, _FP4, _INT8, _INT4 = Numbers(8, "float"), Numbers(4, "float"), Numbers(8), Numbers(4)
@@ -179,8 +215,12 @@ _MODELOPT_CACHE = {"FP8": _FP8, "NVFP4": _FP4, "INT8": _INT8}
 def _auto_round(method: str, config: Json) -> Quantization:
     bits, activation_bits = _bits(config, "bits"), _bits(config, "act_bits")
     kind = _kind(str(config.get("data_type", "int")))
-    activations = Numbers(activation_bits, kind) if activation_bits and activation_bits < FULL_BITS else None
-    return Quantization(method, Numbers(bits, kind) if bits else None, activations, _group_size(config))
+    activations = (
+        Numbers(activation_bits, kind) if activation_bits and activation_bits < FULL_BITS else None
+    )
+    return Quantization(
+        method, Numbers(bits, kind) if bits else None, activations, _group_size(config)
+    )
 
 
 _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
@@ -216,7 +256,11 @@ def _group_size(config: Json, key: str = "group_size") -> int | None:
 
 
 def _block(value: object) -> tuple[int, int] | None:
-    sizes = [size for size in value if type(size) is int and 0 < size < 2**20] if isinstance(value, list) else []
+    sizes = (
+        [size for size in value if type(size) is int and 0 < size < 2**20]
+        if isinstance(value, list)
+        else []
+    )
     return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
 

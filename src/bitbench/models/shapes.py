@@ -57,7 +57,9 @@ def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
 
 def _shard_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
     """What their files take, headers included."""
-    return sum(len(safetensors_header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors))
+    return sum(
+        len(safetensors_header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors)
+    )
 
 
 def tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
@@ -78,7 +80,9 @@ def _layer(config: Config) -> Iterator[Named]:
 
 
 def _attention(config: Config) -> Iterator[Named]:
-    hidden, heads, kv_heads = (config[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
+    hidden, heads, kv_heads = (
+        config[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads")
+    )
     head = config.get("head_dim") or hidden // heads
     for name, rows in (("q", heads * head), ("k", kv_heads * head), ("v", kv_heads * head)):
         yield f"self_attn.{name}_proj.weight", (rows, hidden)
@@ -105,7 +109,10 @@ class Shape:
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
         """In the order in which they are written."""
-        return {name: StoredTensor("BF16", shape, 2 * math.prod(shape)) for name, shape in _shape_tensors(self.config)}
+        return {
+            name: StoredTensor("BF16", shape, 2 * math.prod(shape))
+            for name, shape in _shape_tensors(self.config)
+        }
 
     @property
     def weight_bytes(self) -> int:
@@ -115,7 +122,9 @@ class Shape:
     @cached_property
     def facts(self) -> ModelFacts:
         """Those of the checkpoint with random weights."""
-        return model_facts_from_config(self.config, self.tensors, model_special_token_ids(self.config))
+        return model_facts_from_config(
+            self.config, self.tensors, model_special_token_ids(self.config)
+        )
 
     @property
     def published_facts(self) -> ModelFacts:
@@ -129,7 +138,13 @@ def known_model_shape(repository: str) -> Shape | None:
 
 
 _FILE = Path(__file__).with_name("shapes.yaml")
-_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
 
 
 class _ShapeEntry(Spec):
@@ -155,7 +170,9 @@ class _ShapeTable(Spec):
 
 def _read_shapes() -> dict[str, Shape]:
     text = _FILE.read_text(encoding="utf-8")
-    table = yaml_file.parse_yaml(text, _ShapeTable, name=_FILE.name, outline="`shapes:`", error=ValueError)
+    table = yaml_file.parse_yaml(
+        text, _ShapeTable, name=_FILE.name, outline="`shapes:`", error=ValueError
+    )
     return {name: table.shape(name) for name in table.shapes}
 
 

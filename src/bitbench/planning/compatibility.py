@@ -21,7 +21,11 @@ DOCUMENTATION = "documentation"
 SELECTION = "vllm 0.32.0 asked without a GPU"
 UNTESTED = (DOCUMENTATION, SELECTION)
 _FOLLOWS = "follows from the recipe"
-_WORDS = {Support.RUNS: "runs", Support.RUNS_WITHOUT_SPEEDUP: "no speed-up", Support.DOES_NOT_RUN: "does not run"}
+_WORDS = {
+    Support.RUNS: "runs",
+    Support.RUNS_WITHOUT_SPEEDUP: "no speed-up",
+    Support.DOES_NOT_RUN: "does not run",
+}
 _FILE = Path(__file__).with_name("compatibility.yaml")
 
 
@@ -32,18 +36,25 @@ class CompatibilityRow(Spec):
     engine: str
     device: Device
     capability: str | None = Field(
-        default=None, description="compute capabilities that it holds for, such as `>=8.0 <8.9`; default: all"
+        default=None,
+        description="compute capabilities that it holds for, such as `>=8.0 <8.9`; default: all",
     )
     verdict: Support
     why: str = Field(default="", description="a sentence; required unless it runs")
-    refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
-    unless: str | None = Field(
-        default=None, description="the engine's argument with which it is not refused, such as `linear-backend=triton`"
+    refuse: bool = Field(
+        default=False, description="its speed would be meaningless, or it is known to fail"
     )
-    kernel: str | None = Field(default=None, description="the class that the engine computes it with, where known")
+    unless: str | None = Field(
+        default=None,
+        description="the engine's argument with which it is not refused, such as `linear-backend=triton`",
+    )
+    kernel: str | None = Field(
+        default=None, description="the class that the engine computes it with, where known"
+    )
     checked: str = Field(description="what it was tested with, or `documentation`")
     float32_without_bf16: bool = Field(
-        default=False, description="of a CPU: what it computes in on a processor that would emulate bf16"
+        default=False,
+        description="of a CPU: what it computes in on a processor that would emulate bf16",
     )
 
     @property
@@ -53,7 +64,9 @@ class CompatibilityRow(Spec):
 
     def holds_for(self, capability: Capability | None) -> bool:
         """Of a device whose capability is unknown, only what holds for all is known."""
-        return self.capabilities is None or (capability is not None and capability in self.capabilities)
+        return self.capabilities is None or (
+            capability is not None and capability in self.capabilities
+        )
 
     def refuses(self, args: Mapping[str, Argument]) -> bool:
         """Whether a study does not run it with these arguments of its engine, however they are spelled."""
@@ -96,7 +109,9 @@ class CompatibilityTable(Spec):
         for row in self.rows:
             alike.setdefault((row.form, row.engine, row.device), []).append(row)
         repeated = sorted(
-            ", ".join(key) for key, same in alike.items() if any(_meet(*two) for two in combinations(same, 2))
+            ", ".join(key)
+            for key, same in alike.items()
+            if any(_meet(*two) for two in combinations(same, 2))
         )
         if repeated:
             raise ValueError(f"more than one row for {'; '.join(repeated)}")
@@ -158,4 +173,6 @@ def baseline_recipe(engine: str, device: Device) -> str:
     """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
     dense = [recipe for recipe in built_in_recipes() if is_dense_variant_form(recipe.form)]
     rows = {recipe.name: look_up_compatibility(recipe.form, engine, device) for recipe in dense}
-    return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)
+    return next(
+        (name for name, row in rows.items() if row is None or not row.refuse), dense[0].name
+    )

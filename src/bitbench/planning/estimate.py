@@ -34,7 +34,10 @@ ASSUMED_TOKEN_OVERHEAD_S = 0.010
 NULL_TOKEN_S = 0.002
 ASSUMED_SCORE_OVERHEAD_S = 0.004  # to sort a vocabulary, and to write and read the likeliest of it
 ASSUMED_ANSWERS = 12
-ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = 400, 30  # tokens: the mean of the scripted conversations with SmolLM2
+ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = (
+    400,
+    30,
+)  # tokens: the mean of the scripted conversations with SmolLM2
 
 
 def estimate_assumptions(level: Level | None) -> Assumed:
@@ -64,7 +67,9 @@ def _whole_trial_s(record: TrialRecord, workload: Workload) -> float:
     return times * (took_s + more_tokens * (record.metrics.tpot_s or 0.0))
 
 
-def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None, speed: Assumed = WITH_BF16) -> float:
+def guess_quality_s(
+    variant: Variant, quality: Quality, scoring: Scoring | None, speed: Assumed = WITH_BF16
+) -> float:
     """Windows one after the other, then answers; tasks are not known."""
     if variant.facts.parameters is None:
         return 0.0
@@ -73,7 +78,11 @@ def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None,
     read_token_s = _token_flops(variant) / speed.flops_per_s
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else read_token_s
     read_s = read_token_s * ASSUMED_TURN_PROMPT * _turns(quality)
-    return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + estimate_written_tokens(quality) * step_s + read_s
+    return (
+        scored * (token_s + ASSUMED_SCORE_OVERHEAD_S)
+        + estimate_written_tokens(quality) * step_s
+        + read_s
+    )
 
 
 def estimate_written_tokens(quality: Quality) -> int:
@@ -95,7 +104,9 @@ def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed)
     )
     if variant.facts.parameters is None:
         return answered * NULL_TOKEN_S
-    prompt_tokens = (turns + 1) / 2 * said + (turns - 1) / 2 * answered  # with the history, over all turns
+    prompt_tokens = (turns + 1) / 2 * said + (
+        turns - 1
+    ) / 2 * answered  # with the history, over all turns
     prefill_s = _token_flops(variant) * prompt_tokens * streams / speed.flops_per_s
     step_s = _read_bytes(variant, streams) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
     return prefill_s + answered * step_s
@@ -117,7 +128,11 @@ def _schedule_s(workload: Workload) -> float:
     if workload.duration is not None:
         return workload.duration
     rate = mean_arrival_rate(workload.arrival)
-    return 0.0 if rate is None or workload.requests is None else workload.requests / workload.turns / rate
+    return (
+        0.0
+        if rate is None or workload.requests is None
+        else workload.requests / workload.turns / rate
+    )
 
 
 class _Mean:
@@ -157,7 +172,9 @@ class _Starts:
 class Estimator:
     """Seconds for starts and trials; measured figures replace guesses as they come in."""
 
-    def __init__(self, plan: Plan, engines: Mapping[str, Engine], level: Level | None = None) -> None:
+    def __init__(
+        self, plan: Plan, engines: Mapping[str, Engine], level: Level | None = None
+    ) -> None:
         """`level`: of the processor that computes."""
         self._measure = plan.study.measure
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
@@ -165,10 +182,14 @@ class Estimator:
         of_points = {point: guesses[point.config.variant, point.workload] for point in plan.points}
         self._trial_s = {point: _Mean(trial_s) for point, (trial_s, _) in of_points.items()}
         self._warm_up_s = {point: _Mean(warm_up_s) for point, (_, warm_up_s) in of_points.items()}
-        self._start_s = {setup.name: _Starts(engines[setup.engine].start_s) for setup in plan.study.engines}
+        self._start_s = {
+            setup.name: _Starts(engines[setup.engine].start_s) for setup in plan.study.engines
+        }
         timed = {point.config for point in plan.points}
         self._timed = Counter(config.engine for config in timed)
-        self._only_quality = Counter(config.engine for config in set(plan.quality) - timed)  # started once
+        self._only_quality = Counter(
+            config.engine for config in set(plan.quality) - timed
+        )  # started once
         self._quality_s = _all_quality_s(plan, engines, estimate_assumptions(level))
         self._done: Counter[Point] = Counter()
         self._starts_done = 0
@@ -226,7 +247,9 @@ class Estimator:
         if measure.budget is None:
             return low, self._blocks_s(measure.starts.max, measure.trials.max) + self.quality_s
         in_any_case_s = max(self._blocks_s(measure.starts.min, 1), measure.budget)
-        return min(self._blocks_s(FEWEST_BLOCKS, 1), in_any_case_s) + self.quality_s, in_any_case_s + self.quality_s
+        return min(
+            self._blocks_s(FEWEST_BLOCKS, 1), in_any_case_s
+        ) + self.quality_s, in_any_case_s + self.quality_s
 
     def _blocks_s(self, blocks: int, rounds: int) -> float:
         """So many blocks of so many rounds, with starts and warm-ups."""
@@ -259,5 +282,6 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) ->
     variants = {variant.name: variant for variant in plan.variants}
     scoring = {setup.name: engines[setup.engine].scoring for setup in plan.study.engines}
     return sum(
-        guess_quality_s(variants[config.variant], quality, scoring[config.engine], speed) for config in plan.quality
+        guess_quality_s(variants[config.variant], quality, scoring[config.engine], speed)
+        for config in plan.quality
     )

@@ -10,7 +10,12 @@ from bitbench.loadgen.inputs import check_input_files
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.compatibility import CompatibilityRow, look_up_compatibility
 from bitbench.planning.estimate import Estimator
-from bitbench.planning.readiness import Readiness, readiness, readiness_environments, readiness_packages
+from bitbench.planning.readiness import (
+    Readiness,
+    readiness,
+    readiness_environments,
+    readiness_packages,
+)
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Engine, Load, Observer
 from bitbench.quality.material import check_quality_files
@@ -63,7 +68,9 @@ def plan_study_points(
         variants=tuple(variant for variant in (*with_model, without) if variant.name in used),
         points=tuple(found.points),
         refusals=tuple(found.refusals),
-        expectations=tuple(expectation for expectation in found.expectations if expectation.config in tried),
+        expectations=tuple(
+            expectation for expectation in found.expectations if expectation.config in tried
+        ),
         quality=tuple(found.quality),
         quality_refusals=tuple(found.quality_refusals),
         level=level,
@@ -86,7 +93,9 @@ class _Verdicts:
 
     @property
     def configs(self) -> list[Config]:
-        speed = [asked.config for asked in (*self.points, *(refusal.point for refusal in self.refusals))]
+        speed = [
+            asked.config for asked in (*self.points, *(refusal.point for refusal in self.refusals))
+        ]
         return [*speed, *self.quality, *(refusal.config for refusal in self.quality_refusals)]
 
     def add(
@@ -103,7 +112,9 @@ class _Verdicts:
         config = Config(variant=variant.name, engine=setup.name)
         for workload in study.workloads:
             point = Point(config=config, workload=workload.name)
-            reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
+            reason = (
+                row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
+            )
             if reason is None:
                 self.points.append(point)
             else:
@@ -135,12 +146,12 @@ def _no_quality(
     if engine.scoring is None:
         return f"The {engine.name} engine returns no log-probabilities, which quality needs."
     if not engine.scoring_reads_cache and setup.has_quantized_cache:
-        return (
-            f"{engine.name} gives log-probabilities without its KV cache: they do not show what {setup.kv_cache} loses."
-        )
+        return f"{engine.name} gives log-probabilities without its KV cache: they do not show what {setup.kv_cache} loses."
     if row is not None and row.refuse and row.verdict is Support.DOES_NOT_RUN:
         return row.why
-    longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
+    longest = Workload(
+        name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1
+    )
     return _refused(engine, setup, variant, longest, index)
 
 
@@ -148,7 +159,9 @@ def no_quality_of_random_weights(model: str) -> str:
     return f"The weights of {model} are random: it is for speed, memory and kernels, and has no quality."
 
 
-def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int) -> str | None:
+def _refused(
+    engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int
+) -> str | None:
     """Why this cannot run; raises where the setup itself is wrong, with its place in the file."""
     try:
         return engine.refuse(setup, variant, workload) or variant.refusal
@@ -161,11 +174,15 @@ def _known(
 ) -> CompatibilityRow | None:
     if not variant.form:
         return None
-    row = look_up_compatibility(variant.form, setup.engine, device, variant.at_load, capability=capability)
+    row = look_up_compatibility(
+        variant.form, setup.engine, device, variant.at_load, capability=capability
+    )
     if row is None or not row.refuse:
         return row
     if setup.python is not None and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
-        return row.model_copy(update={"refuse": False})  # another version than the one that failed: it is tried
+        return row.model_copy(
+            update={"refuse": False}
+        )  # another version than the one that failed: it is tried
     return row if row.refuses(setup.args) else None
 
 
@@ -182,7 +199,11 @@ def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
         own = found[model] = []
         asked: list[tuple[str | Checkpoint, tuple[str, int]]] = [
             *((recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)),
-            *((other, ("variants", index)) for index, other in enumerate(study.variants) if other.of == model),
+            *(
+                (other, ("variants", index))
+                for index, other in enumerate(study.variants)
+                if other.of == model
+            ),
         ]
         for wanted, place in asked:
             try:
@@ -190,11 +211,16 @@ def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
             except RecipeError as error:
                 raise StudyFileError(str(error), place) from error
             if any(other.recipe == variant.recipe for other in own):
-                raise StudyFileError(f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1])
+                raise StudyFileError(
+                    f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1]
+                )
             own.append(variant)
     names = _model_names({model: own[0].model_name for model, own in found.items()})
     for model, own in found.items():
-        yield from (variant.model_copy(update={"name": f"{names[model]}/{variant.recipe}"}) for variant in own)
+        yield from (
+            variant.model_copy(update={"name": f"{names[model]}/{variant.recipe}"})
+            for variant in own
+        )
 
 
 def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
@@ -204,9 +230,15 @@ def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
         others = [Path(other).parts for other in plain if plain[other] == name and other != model]
         parts = Path(model).parts
         if parts in others:
-            raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
+            raise StudyFileError(
+                f"{model} is in this study twice, spelled differently", ("models",)
+            )
         lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
-        needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
+        needed = next(
+            length
+            for length in lengths
+            if parts[-length:] not in [path[-length:] for path in others]
+        )
         names[model] = Path(*parts[-needed:]).as_posix() if others else name
     return names
 
@@ -255,7 +287,9 @@ def _check_baseline(plan: Plan) -> None:
     matching = [config for config in configs if wanted in (config.name, config.engine)]
     if not matching:
         names = ", ".join(f"`{config.name}`" for config in configs)
-        raise StudyFileError(f"{wanted!r} is not a config of this study; they are {names}", ("baseline",))
+        raise StudyFileError(
+            f"{wanted!r} is not a config of this study; they are {names}", ("baseline",)
+        )
     if len(matching) > 1:
         names = ", ".join(f"`{config.name}`" for config in matching)
         raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
@@ -263,13 +297,17 @@ def _check_baseline(plan: Plan) -> None:
 
 def planned_engine_loads(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
     """Return what an instance of this setup will see: its workloads and the questions about its quality."""
-    names = dict.fromkeys(point.workload for point in plan.points if point.config.engine == setup.name)
+    names = dict.fromkeys(
+        point.workload for point in plan.points if point.config.engine == setup.name
+    )
     workloads = [plan.study.workload(name) for name in names]
     loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
     quality = plan.study.quality
     refused = {refusal.config for refusal in plan.quality_refusals}
     # Not only where this part of the plan asks for quality: all starts of a study have the same options.
-    if quality is not None and any(config.engine == setup.name and config not in refused for config in plan.configs):
+    if quality is not None and any(
+        config.engine == setup.name and config not in refused for config in plan.configs
+    ):
         at_once = max((task.concurrency for task in quality.lm_eval_tasks), default=1)
         loads.append(Load(at_once, quality.context_tokens))
     return tuple(loads)
@@ -282,9 +320,14 @@ def planned_engine_setup(setup: EngineSetup, engine: Engine, index: int = 0) -> 
         return setup
     types = engine.kv_cache_types
     if setup.kv_cache not in types:
-        known = f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}" if types else "remove `kv_cache`"
+        known = (
+            f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}"
+            if types
+            else "remove `kv_cache`"
+        )
         raise StudyFileError(
-            f"{engine.name} has no KV cache type {setup.kv_cache}; {known}", ("engines", index, "kv_cache")
+            f"{engine.name} has no KV cache type {setup.kv_cache}; {known}",
+            ("engines", index, "kv_cache"),
         )
     chosen = types[setup.kv_cache]
     for name in setup.args:
@@ -300,7 +343,9 @@ def plan_study(study: Path | Study | StudySource, at: Workplace) -> Plan:
     return plan_study_source(source, VariantStore(at.home, source.folder), at)
 
 
-def plan_study_with_readiness(study: Path | Study | StudySource, at: Workplace) -> tuple[Plan, Readiness]:
+def plan_study_with_readiness(
+    study: Path | Study | StudySource, at: Workplace
+) -> tuple[Plan, Readiness]:
     """The plan, and what is missing here before it can run."""
     source = StudySource.of(study)
     store = VariantStore(at.home, source.folder)
@@ -387,7 +432,10 @@ def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount
     points = len(plan.points)
     has_budget = measure.budget is not None
     blocks = (measure.starts.min, measure.starts.max)
-    rounds = (1 if has_budget else measure.trials.min, measure.trials.max if has_budget else measure.trials.min)
+    rounds = (
+        1 if has_budget else measure.trials.min,
+        measure.trials.max if has_budget else measure.trials.min,
+    )
     low_s, high_s = estimator.range_s()
     return Amount(
         points=points,

@@ -34,7 +34,9 @@ from bitbench.util.text import did_you_mean
 
 SPEED_S, TOTAL_S = 180.0, 300.0  # the budget of the speed trials; with starts and quality, about
 WINDOWS = 32  # short ones: a mean over few windows of a skewed loss is understated
-AS_IT_IS = "bf16"  # the recipe that changes nothing; of a checkpoint that is quantized, it keeps that
+AS_IT_IS = (
+    "bf16"  # the recipe that changes nothing; of a checkpoint that is quantized, it keeps that
+)
 EXAMPLE = "bitbench quick smollm2-135m gguf-q4_0 gguf-q8_0"
 HEADER = """\
 # Written by `bitbench quick`. To go on, edit it, then: bitbench run {file} --into {folder}
@@ -60,7 +62,11 @@ class Size:
     window_tokens: int
 
 
-SIZES = (Size(128, 32, 32), Size(64, 16, 16), Size(32, 8, 8))  # the first that fits into the time is taken
+SIZES = (
+    Size(128, 32, 32),
+    Size(64, 16, 16),
+    Size(32, 8, 8),
+)  # the first that fits into the time is taken
 
 
 # What a person named: recipes, and models or checkpoints (by their path where they are files).
@@ -71,7 +77,9 @@ Named = tuple[tuple[str, ...], tuple[str, ...]]
 class QuickField:
     """Who is compared, as far as that is known: a model on a hub counts as unquantized until it is here."""
 
-    origin: str | None  # what recipes start from; None: all are checkpoints, and the largest is the baseline
+    origin: (
+        str | None
+    )  # what recipes start from; None: all are checkpoints, and the largest is the baseline
     recipes: tuple[str, ...]  # the first is the baseline's
     checkpoints: tuple[str, ...]
     engines: tuple[str, ...]
@@ -94,7 +102,9 @@ class MissingPart:
 def quick_study_names(names: Sequence[str]) -> Named:
     """Raises UsageError for a name that means nothing, and where there is nothing to compare."""
     recipes = [
-        str(Path(name).resolve()) if catalog.is_recipe_file_name(name) else name for name in names if _is_recipe(name)
+        str(Path(name).resolve()) if catalog.is_recipe_file_name(name) else name
+        for name in names
+        if _is_recipe(name)
     ]
     models = [_model(name) for name in names if not _is_recipe(name)]
     if recipes and not models:
@@ -108,7 +118,14 @@ def make_quick_field(named: Named, at: Workplace) -> QuickField:
     """Raises UsageError where recipes have no model to start from, or no engine runs one of them."""
     recipes, models = named
     forms = {model: _form(model, at.home) for model in models}
-    origin = next((model for model, form in forms.items() if is_dense_variant_form(form) and not _is_gguf(form)), None)
+    origin = next(
+        (
+            model
+            for model, form in forms.items()
+            if is_dense_variant_form(form) and not _is_gguf(form)
+        ),
+        None,
+    )
     if recipes and origin is None:
         raise UsageError(
             f"{recipes[0]} starts from a model that is not quantized, and {models[0]} is; name that model, or only "
@@ -118,15 +135,23 @@ def make_quick_field(named: Named, at: Workplace) -> QuickField:
     made = [catalog.find_recipe(recipe) for recipe in recipes]
     asked = [(recipe.name, recipe.form, recipe.at_load) for recipe in made]
     asked += [(model, forms[model], None) for model in others]
-    engines = tuple(dict.fromkeys(_engine_for(name, form, at_load, at) for name, form, at_load in asked))
-    unquantized = [baseline_recipe(engine, at.device) for engine in engines] if origin else [AS_IT_IS]
+    engines = tuple(
+        dict.fromkeys(_engine_for(name, form, at_load, at) for name, form, at_load in asked)
+    )
+    unquantized = (
+        [baseline_recipe(engine, at.device) for engine in engines] if origin else [AS_IT_IS]
+    )
     return QuickField(origin, tuple(dict.fromkeys([*unquantized, *recipes])), others, engines)
 
 
 def missing_for_quick_study(field: QuickField, at: Workplace) -> list[MissingPart]:
     """In an order in which they can be created; variants come last, and the run itself creates them. Raises ModelError
     for a model that its hub does not have."""
-    models = [model for model in field.models if (found := _found(model, at.home)) is None or found.path is None]
+    models = [
+        model
+        for model in field.models
+        if (found := _found(model, at.home)) is None or found.path is None
+    ]
     made = list(_missing_variants(field, at))
     makers = {maker_of(catalog.find_recipe(variant.name)).environment for variant in made}
     engines = registry.engines()
@@ -165,7 +190,11 @@ def write_quick_study(study: Study, folder: Path) -> StudySource:
 
 
 def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
-    model, *others = field.models if field.origin else sorted(field.checkpoints, key=lambda name: _bytes(name, at.home))
+    model, *others = (
+        field.models
+        if field.origin
+        else sorted(field.checkpoints, key=lambda name: _bytes(name, at.home))
+    )
     engines = registry.engines()
     requests = {"input_tokens": size.input_tokens, "output_tokens": size.output_tokens}
     return Study(
@@ -175,10 +204,17 @@ def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
         recipes=field.recipes,
         variants=tuple(Checkpoint(of=model, checkpoint=other) for other in others),
         engines=tuple(
-            EngineSetup(name=engine, engine=engine, args=dict(engines[engine].quick_args) if at.device == "cpu" else {})
+            EngineSetup(
+                name=engine,
+                engine=engine,
+                args=dict(engines[engine].quick_args) if at.device == "cpu" else {},
+            )
             for engine in field.engines
         ),
-        workloads=(Workload(name="one", concurrency=1, **requests), Workload(name="eight", concurrency=8, **requests)),
+        workloads=(
+            Workload(name="one", concurrency=1, **requests),
+            Workload(name="eight", concurrency=8, **requests),
+        ),
         quality=None
         if source_of(model)
         else Quality(windows=WINDOWS, window_tokens=size.window_tokens, answer_tokens=0),
@@ -188,7 +224,9 @@ def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
 
 def _bytes(model: str, home: Path) -> tuple[bool, int]:
     """To be sorted by: what is not quantized first, then the largest."""
-    return not is_dense_variant_form(_form(model, home)), -variants.look_up_variant_model(model, home).weight_bytes
+    return not is_dense_variant_form(_form(model, home)), -variants.look_up_variant_model(
+        model, home
+    ).weight_bytes
 
 
 def _is_recipe(name: str) -> bool:
@@ -248,9 +286,15 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> 
         is_known = row is not None and row.verdict is Support.RUNS
         return not is_known, engine.environment not in (None, *installed), engine.start_s
 
-    efforts = {engine: cost for engine, found in registry.engines().items() if (cost := effort(found)) is not None}
+    efforts = {
+        engine: cost
+        for engine, found in registry.engines().items()
+        if (cost := effort(found)) is not None
+    }
     if not efforts:
-        raise UsageError(f"no engine that bitbench knows runs {name} on this machine ({form}, {at.device})")
+        raise UsageError(
+            f"no engine that bitbench knows runs {name} on this machine ({form}, {at.device})"
+        )
     return min(efforts, key=lambda engine: efforts[engine])
 
 
@@ -260,7 +304,9 @@ def _found(model: str, home: Path) -> variants.FoundModel | None:
         return variants.look_up_variant_model(model, home)
     except ModelError:
         reference = parse_hub_reference(model)
-        if Path(model).exists() or (reference is not None and hub.find_hub_model(reference, home) is not None):
+        if Path(model).exists() or (
+            reference is not None and hub.find_hub_model(reference, home) is not None
+        ):
             raise
         return None
 
@@ -270,7 +316,9 @@ def _missing_model(model: str, home: Path) -> MissingPart:
         return MissingPart("model", model, CATALOG_S, CATALOG[model].weight_bytes)
     reference = None if source_of(model) else parse_hub_reference(model)
     if reference is None:
-        return MissingPart("model", model, size_bytes=variants.look_up_variant_model(model, home).weight_bytes)
+        return MissingPart(
+            "model", model, size_bytes=variants.look_up_variant_model(model, home).weight_bytes
+        )
     try:
         python = hub_python(home)
     except ModelError:  # an environment that is to be created will have it

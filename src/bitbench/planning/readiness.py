@@ -36,7 +36,9 @@ class Readiness:
     environments: Mapping[str, str | None]  # what is wrong with each; None: it is installed
     missing_models: tuple[str, ...]
     asked_for: Device | None = None  # what a person chose; None: what this machine would choose
-    making_s: float = 0.0  # about: to create the variants that are missing, which `bitbench run` does
+    making_s: float = (
+        0.0  # about: to create the variants that are missing, which `bitbench run` does
+    )
     # What the environments that somebody else made must have, by path: bitbench installs nothing there.
     packages: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +57,9 @@ class Readiness:
         folder = venv_folder(Path(name))
         make = [] if folder.exists() else [f"python3 -m venv {shlex.quote(str(folder))}"]
         python = shlex.quote(str(python_in(folder)))
-        install = [f"{python} -m pip install {self.packages[name]}"] if name in self.packages else []
+        install = (
+            [f"{python} -m pip install {self.packages[name]}"] if name in self.packages else []
+        )
         return " && ".join([*make, *install])
 
     def require(self) -> None:
@@ -79,9 +83,12 @@ def readiness(
     `packages`: what those that somebody else made must have, by path."""
     packages = packages or {}
     models = tuple(missing_models)
-    names = sorted({*needed, *(ENVIRONMENT for model in models if model in CATALOG)})  # it converts them
+    names = sorted(
+        {*needed, *(ENVIRONMENT for model in models if model in CATALOG)}
+    )  # it converts them
     problems = {
-        name: _problem(name, home, packages) or (device and _of_another_device(name, home, device)) for name in names
+        name: _problem(name, home, packages) or (device and _of_another_device(name, home, device))
+        for name in names
     }
     return Readiness(problems, models, asked_for, making_s, packages)
 
@@ -99,7 +106,9 @@ def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
 
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
-    of_engines = {known.name for engine in registry.engines().values() if (known := engine.own_environment)}
+    of_engines = {
+        known.name for engine in registry.engines().values() if (known := engine.own_environment)
+    }
     installed = read_environment_manifest(environment_folder(name, home))
     if name not in of_engines or installed is None:
         return None
@@ -134,10 +143,16 @@ def known_environments() -> dict[str, Environment]:
     """By name. An engine that cannot be imported is skipped with a warning."""
     of_engines = (engine.own_environment for engine in registry.engines().values())
     of_features = loaded_from_features("environments").values()
-    return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, *of_features) if known is not None}
+    return {
+        known.name: known
+        for known in (*of_engines, QUANTIZE, LMEVAL, *of_features)
+        if known is not None
+    }
 
 
-def known_environment_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
+def known_environment_versions(
+    installed: InstalledEnvironment, known: Mapping[str, Environment]
+) -> dict[str, str]:
     """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
     name = installed.name
     return known[name].main_versions(installed.versions) if name in known else {}
@@ -147,7 +162,9 @@ def known_environment(name: str) -> Environment:
     """Raises EngineEnvironmentError with the names that exist."""
     known = known_environments()
     if name not in known:
-        raise EngineEnvironmentError(f"Unknown environment {name}; known environments: {', '.join(sorted(known))}.")
+        raise EngineEnvironmentError(
+            f"Unknown environment {name}; known environments: {', '.join(sorted(known))}."
+        )
     return known[name]
 
 

@@ -32,12 +32,25 @@ from bitbench.study.plan import Plan, QualityRefusal, Refusal
 from bitbench.study.recipe import COMPRESSED_TENSORS, DENSE_GGUF_TYPES, GGUF_TYPES, Backend, Recipe
 from bitbench.study.study import Checkpoint
 from bitbench.study.variant import DENSE, NO_MODEL, ExpertFacts, ModelFacts, Variant
-from bitbench.util.errors import BitbenchError, EngineEnvironmentError, ModelError, QuantizeError, RecipeError
+from bitbench.util.errors import (
+    BitbenchError,
+    EngineEnvironmentError,
+    ModelError,
+    QuantizeError,
+    RecipeError,
+)
 
-_SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE)
+_SPELLED = re.compile(
+    rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE
+)
 _LARGEST = 2**40  # of any size or count in a header
 # Quantizing changes none of them. Vocabularies are padded by some tools, and are no sign of another model.
-_KEPT = {"layers": "layers", "hidden_size": "hidden size", "heads": "attention heads", "kv_heads": "key/value heads"}
+_KEPT = {
+    "layers": "layers",
+    "hidden_size": "hidden size",
+    "heads": "attention heads",
+    "kv_heads": "key/value heads",
+}
 
 
 _SPECIAL = (2, 3)  # unknown and control, as GGUF numbers the types of tokens
@@ -46,7 +59,11 @@ _SPECIAL = (2, 3)  # unknown and control, as GGUF numbers the types of tokens
 def look_up_variant_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
     """As `library.look_up_model`; a GGUF file can be a model, too, and says itself what it is."""
     gguf = None if reference in CATALOG else library.resolve_gguf(reference, home)
-    return library.look_up_model(reference, home) if gguf is None else replace(gguf, facts=_gguf_facts(gguf.path))
+    return (
+        library.look_up_model(reference, home)
+        if gguf is None
+        else replace(gguf, facts=_gguf_facts(gguf.path))
+    )
 
 
 def is_gguf(model: ResolvedModel | ExpectedModel) -> bool:
@@ -59,10 +76,14 @@ def _word_ids(place: Path) -> tuple[int, ...]:
     if file is None:
         return word_token_ids(place)
     values = read_gguf_header(file).values
-    return words_among(((text, id) for id, text in enumerate(_listed(values, TOKENS))), _special_ids(values))
+    return words_among(
+        ((text, id) for id, text in enumerate(_listed(values, TOKENS))), _special_ids(values)
+    )
 
 
-def _checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path) -> Variant:
+def _checkpoint_variant(
+    wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path
+) -> Variant:
     """With its own files and the facts of its model: packed weights do not show them. Without files where it is not
     downloaded but expected to be what its name says. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
@@ -149,14 +170,20 @@ def _gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
         count=experts,
         per_token=count("expert_used_count"),
         size=size,
-        layers=None if layers is None or is_interleaved else max(layers - (count("leading_dense_block_count") or 0), 0),
-        shared_size=count("expert_shared_feed_forward_length") or (count("expert_shared_count") or 0) * (size or 0),
+        layers=None
+        if layers is None or is_interleaved
+        else max(layers - (count("leading_dense_block_count") or 0), 0),
+        shared_size=count("expert_shared_feed_forward_length")
+        or (count("expert_shared_count") or 0) * (size or 0),
     )
 
 
 def _parameters(header: GgufHeader, place: Path) -> int:
     others = sorted(place.glob("*.gguf"))[1:] if place.is_dir() else []
-    tensors = [*header.tensors, *(tensor for other in others for tensor in read_gguf_tensors(other))]
+    tensors = [
+        *header.tensors,
+        *(tensor for other in others for tensor in read_gguf_tensors(other)),
+    ]
     return sum(tensor.weights for tensor in tensors)
 
 
@@ -217,7 +244,9 @@ class VariantStore:
             facts=found.facts,
         )
         if recipe.backend is Backend.NONE:
-            return variant if found.quantization is None else _as_stored(variant, found.quantization)
+            return (
+                variant if found.quantization is None else _as_stored(variant, found.quantization)
+            )
         if recipe.backend is Backend.ENGINE:
             return _at_load(variant, recipe)
         return self._quantized(variant, recipe, found)
@@ -235,7 +264,9 @@ class VariantStore:
         """Those that have to be downloaded before the plan can run."""
         used = _used(plan)
         models = {variant.model for variant in used if self._model(variant.model).path is None}
-        checkpoints = {variant.checkpoint for variant in used if variant.checkpoint and variant.path is None}
+        checkpoints = {
+            variant.checkpoint for variant in used if variant.checkpoint and variant.path is None
+        }
         return sorted(models | checkpoints)
 
     def makers(self, plan: Plan) -> set[str]:
@@ -252,14 +283,20 @@ class VariantStore:
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
         """Make what points wait for, and give the plan with it. A variant that cannot be made is warned about, and its
         points are refused with the reason: it is a result of the study, not its end."""
-        missing = [variant for variant in _used(plan) if variant.path is None and _asked(variant) in self._orders]
+        missing = [
+            variant
+            for variant in _used(plan)
+            if variant.path is None and _asked(variant) in self._orders
+        ]
         return settle_variants(plan, [self._made(variant, observer) for variant in missing])
 
     def _made(self, variant: Variant, observer: Observer) -> Variant:
         name = variant.name
         try:
             made = make_ordered_variant(
-                self._orders[_asked(variant)], self._home, lambda progress: observer.note(_shown(name, progress))
+                self._orders[_asked(variant)],
+                self._home,
+                lambda progress: observer.note(_shown(name, progress)),
             )
         except (ModelError, QuantizeError, RecipeError) as error:
             failure = _failure(error)
@@ -270,9 +307,13 @@ class VariantStore:
     def _quantized(self, base: Variant, recipe: Recipe, found: FoundModel) -> Variant:
         self._makers[_asked(base)] = maker_of(recipe).environment
         self._efforts_s[_asked(base)] = guess_backend_s(recipe, base.facts.parameters or 0)
-        stored = COMPRESSED_TENSORS if recipe.backend is Backend.LLMCOMPRESSOR else str(recipe.backend)
+        stored = (
+            COMPRESSED_TENSORS if recipe.backend is Backend.LLMCOMPRESSOR else str(recipe.backend)
+        )
         facts = base.facts.model_copy(update={"quantization": stored})
-        unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
+        unmade = base.model_copy(
+            update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts}
+        )
         if (order := self._order(found, recipe)) is not None:
             self._orders[_asked(base)] = order
             if (made := variants.find_variant_on_disk(order, self._home)) is not None:
@@ -290,7 +331,12 @@ class VariantStore:
 
 
 def order_variant(
-    model: library.ResolvedModel, recipe: Recipe, home: Path, *, calibration: Path | None = None, seed: int = 0
+    model: library.ResolvedModel,
+    recipe: Recipe,
+    home: Path,
+    *,
+    calibration: Path | None = None,
+    seed: int = 0,
 ) -> variants.VariantRequest:
     """One variant by all that decides what it becomes, with the packages that would make it here."""
     return variants.request_variant(
@@ -312,7 +358,11 @@ def make_ordered_variant(
 
 def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
     return variant.model_copy(
-        update={"path": made.path, "content_hash": made.content_hash, "weight_bytes": made.weight_bytes}
+        update={
+            "path": made.path,
+            "content_hash": made.content_hash,
+            "weight_bytes": made.weight_bytes,
+        }
     )
 
 
@@ -331,7 +381,10 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
     content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
     content_hash = base.content_hash and hashlib.sha256(content.encode()).hexdigest()
     stored = base.facts.quantization
-    refusal = stored and f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
+    refusal = (
+        stored
+        and f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
+    )
     return base.model_copy(
         update={
             "at_load": recipe.at_load,
@@ -343,7 +396,9 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
 
 def _used(plan: Plan) -> list[Variant]:
     wanted = {config.variant for config in plan.configs}
-    return [variant for variant in plan.variants if variant.name in wanted and variant.name != NO_MODEL]
+    return [
+        variant for variant in plan.variants if variant.name in wanted and variant.name != NO_MODEL
+    ]
 
 
 def _refusal(found: FoundModel, recipe: Recipe) -> str | None:
@@ -372,7 +427,9 @@ def settle_variants(plan: Plan, tried: Iterable[Variant]) -> Plan:
     """The same plan with these variants as they are now. What waited for one that could not be made is refused with
     its failure; everything else was decided before, by facts that making a variant does not change."""
     now = {variant.name: variant for variant in tried}
-    failures = {name: variant.failure for name, variant in now.items() if variant.failure is not None}
+    failures = {
+        name: variant.failure for name, variant in now.items() if variant.failure is not None
+    }
     return plan.model_copy(
         update={
             "variants": tuple(now.get(variant.name, variant) for variant in plan.variants),
@@ -386,9 +443,13 @@ def settle_variants(plan: Plan, tried: Iterable[Variant]) -> Plan:
                 ),
             ),
             "expectations": tuple(
-                expectation for expectation in plan.expectations if expectation.config.variant not in failures
+                expectation
+                for expectation in plan.expectations
+                if expectation.config.variant not in failures
             ),
-            "in_float32": tuple(config for config in plan.in_float32 if config.variant not in failures),
+            "in_float32": tuple(
+                config for config in plan.in_float32 if config.variant not in failures
+            ),
             "quality": tuple(config for config in plan.quality if config.variant not in failures),
             "quality_refusals": (
                 *plan.quality_refusals,

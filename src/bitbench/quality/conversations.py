@@ -28,7 +28,10 @@ class ScriptedExchange(Spec):
 
     @property
     def messages(self) -> list[Message]:
-        return [{"role": "user", "content": self.say}, {"role": "assistant", "content": json.dumps(self.answer)}]
+        return [
+            {"role": "user", "content": self.say},
+            {"role": "assistant", "content": json.dumps(self.answer)},
+        ]
 
 
 class ScriptedTask(Spec):
@@ -39,7 +42,9 @@ class ScriptedTask(Spec):
     fields: Fields | None = None
     tools: dict[str, Fields] | None = None
     examples: tuple[ScriptedExchange, ...]
-    turns: tuple[ScriptedExchange, ...] = Field(description="of its conversations, one after the other")
+    turns: tuple[ScriptedExchange, ...] = Field(
+        description="of its conversations, one after the other"
+    )
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> "ScriptedTask":
@@ -72,7 +77,9 @@ class ScriptedConversation(Spec):
 @cache
 def conversation_tasks() -> dict[str, ScriptedTask]:
     text = _FILE.read_text(encoding="utf-8")
-    read = yaml_file.parse_yaml(text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError)
+    read = yaml_file.parse_yaml(
+        text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError
+    )
     return {task.name: task for task in read.tasks}
 
 
@@ -83,7 +90,9 @@ def conversations(wanted: Turns) -> Sequence[ScriptedConversation]:
         ScriptedConversation(
             name=f"{task.name} {number + 1}",
             task=task,
-            turns=task.turns[number * CONVERSATION_TURNS : number * CONVERSATION_TURNS + wanted.turns],
+            turns=task.turns[
+                number * CONVERSATION_TURNS : number * CONVERSATION_TURNS + wanted.turns
+            ],
         )
         for number in range(CONVERSATIONS // len(known))
         for task in known
@@ -112,7 +121,11 @@ def conversation_fault(text: str, task: ScriptedTask) -> str | None:
         return f"it is not JSON ({_why(error)})"
     if not isinstance(value, dict):
         return "it is JSON, but not an object"
-    return _fault_of_fields(value, task.fields) if task.fields is not None else _fault_of_call(value, task.tools or {})
+    return (
+        _fault_of_fields(value, task.fields)
+        if task.fields is not None
+        else _fault_of_call(value, task.tools or {})
+    )
 
 
 def _fault_of_call(value: dict[str, Json], tools: Mapping[str, Fields]) -> str | None:
@@ -148,15 +161,21 @@ def _is(value: Json, kind: Kind) -> bool:
 
 
 def _is_number(value: Json) -> bool:
-    return not isinstance(value, bool) and (isinstance(value, int) or (isinstance(value, float) and isfinite(value)))
+    return not isinstance(value, bool) and (
+        isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    )
 
 
 _CHECKS: Mapping[str, Callable[[Json], bool]] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: _is_number(value) and value == int(value),  # 3.0 is whole, too: as JSON Schema has it
+    "integer": lambda value: (
+        _is_number(value) and value == int(value)
+    ),  # 3.0 is whole, too: as JSON Schema has it
     "number": _is_number,
     "boolean": lambda value: isinstance(value, bool),
-    "strings": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+    "strings": lambda value: (
+        isinstance(value, list) and all(isinstance(item, str) for item in value)
+    ),
 }
 
 

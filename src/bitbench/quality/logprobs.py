@@ -29,7 +29,9 @@ class InstanceConnection:
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint = endpoint
-        self._connection = PlainConnection(endpoint.url, limit_s=timeout_s, limit_bytes=LOGPROB_BYTES)
+        self._connection = PlainConnection(
+            endpoint.url, limit_s=timeout_s, limit_bytes=LOGPROB_BYTES
+        )
 
     def __enter__(self) -> "InstanceConnection":
         return self
@@ -47,21 +49,31 @@ class InstanceConnection:
         try:
             status, _, content = self._connection.ask("POST", path, headers, body)
         except TimeoutError as error:
-            raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
+            raise AskingFailed(
+                Outcome.TIMEOUT, "It did not answer within the study's limits.request."
+            ) from error
         except OSError as error:
             if machine_faults.explain_machine_lack(error) is not None:
                 raise  # this machine's fault, not the instance's
-            raise AskingFailed(Outcome.CRASHED, f"The connection broke: {quote(str(error), key)}") from error
+            raise AskingFailed(
+                Outcome.CRASHED, f"The connection broke: {quote(str(error), key)}"
+            ) from error
         except BadAnswer as problem:
-            raise AskingFailed(Outcome.INVALID, f"Its answer is unusable: {problem.fault.show(key)}") from problem
+            raise AskingFailed(
+                Outcome.INVALID, f"Its answer is unusable: {problem.fault.show(key)}"
+            ) from problem
         if status != HTTPStatus.OK:
-            raise AskingFailed(Outcome.INVALID, f"It answered with HTTP {status}: {quote(content, key)}", status)
+            raise AskingFailed(
+                Outcome.INVALID, f"It answered with HTTP {status}: {quote(content, key)}", status
+            )
         try:
             answer = json.loads(content)
         except (ValueError, RecursionError) as error:
             raise AskingFailed(Outcome.INVALID, f"Its answer is not JSON: {error}") from error
         if not isinstance(answer, dict):
-            raise AskingFailed(Outcome.INVALID, "Its answer is not a completion, but another kind of JSON.")
+            raise AskingFailed(
+                Outcome.INVALID, "Its answer is not a completion, but another kind of JSON."
+            )
         return answer
 
 
@@ -80,7 +92,8 @@ class PromptLogprobs:
                 "Its answer lacks `prompt_logprobs` for each token: the server does not support them.",
             )
         known = [
-            {int(token): _logprob_number(said["logprob"]) for token, said in place.items()} for place in places[1:]
+            {int(token): _logprob_number(said["logprob"]) for token, said in place.items()}
+            for place in places[1:]
         ]
         if any(token not in place for token, place in zip(window[1:], known, strict=True)):
             raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` lack the prompt's own tokens.")
@@ -90,11 +103,17 @@ class PromptLogprobs:
         self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
     ) -> tuple[list[int], str]:
         ending: dict[str, Json] = {} if stop is None else {"stop": [stop]}
-        said = self._complete(prompt=list(prompt), max_tokens=length, return_token_ids=True, **ending)
+        said = self._complete(
+            prompt=list(prompt), max_tokens=length, return_token_ids=True, **ending
+        )
         tokens, text = said.get("token_ids"), said.get("text")
         if not isinstance(tokens, list) or not isinstance(text, str):
-            raise AskingFailed(Outcome.INVALID, "Its answer lacks `token_ids`, so answers cannot be compared.")
-        end = next((place for place, token in enumerate(tokens) if token in end_tokens), len(tokens))
+            raise AskingFailed(
+                Outcome.INVALID, "Its answer lacks `token_ids`, so answers cannot be compared."
+            )
+        end = next(
+            (place for place, token in enumerate(tokens) if token in end_tokens), len(tokens)
+        )
         return tokens[:end], encodable(text if stop is None else text.partition(stop)[0])
 
     def _complete(self, **fields: Json) -> Json:
@@ -102,7 +121,9 @@ class PromptLogprobs:
         try:
             return answer["choices"][0]
         except (LookupError, TypeError) as error:
-            raise AskingFailed(Outcome.INVALID, f"Its answer is not a completion: {error}") from error
+            raise AskingFailed(
+                Outcome.INVALID, f"Its answer is not a completion: {error}"
+            ) from error
 
 
 def _logprob_number(logprob: float | None) -> float:
@@ -129,11 +150,18 @@ class InputLogprobs(PromptLogprobs):
                 "Its answer lacks `input_token_logprobs` for each token: the server does not support them.",
             )
         try:
-            known = [_known([at, *(among or ())]) for at, among in zip(own[1:], likeliest[1:], strict=True)]
+            known = [
+                _known([at, *(among or ())])
+                for at, among in zip(own[1:], likeliest[1:], strict=True)
+            ]
         except (LookupError, TypeError, ValueError) as error:
-            raise AskingFailed(Outcome.INVALID, f"`input_token_logprobs` are not as expected: {error}") from error
+            raise AskingFailed(
+                Outcome.INVALID, f"`input_token_logprobs` are not as expected: {error}"
+            ) from error
         if any(token not in place for token, place in zip(window[1:], known, strict=True)):
-            raise AskingFailed(Outcome.INVALID, "`input_token_logprobs` lack the prompt's own tokens.")
+            raise AskingFailed(
+                Outcome.INVALID, "`input_token_logprobs` lack the prompt's own tokens."
+            )
         return known
 
 
@@ -148,7 +176,9 @@ def _known(said: Sequence[Json]) -> dict[int, float]:
     return {int(entry[1]): _logprob_number(entry[0]) for entry in said}
 
 
-_SLOT = 0  # its cache is kept in slots; each request has to come to the one that knows the beginning
+_SLOT = (
+    0  # its cache is kept in slots; each request has to come to the one that knows the beginning
+)
 _SURE = 1e6  # added to a logit, whose size is some tens: nothing else can be written
 _LETTER = "a"  # text in every vocabulary
 _MORE, _ALL = 1024, 10_000_000  # likeliest tokens; the server cuts the number to its vocabulary
@@ -169,7 +199,10 @@ class NextToken:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
-        return [self._place(window[:position], window[position], top) for position in range(1, len(window))]
+        return [
+            self._place(window[:position], window[position], top)
+            for position in range(1, len(window))
+        ]
 
     def answer(
         self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
@@ -184,7 +217,9 @@ class NextToken:
                 break
             tokens.append(likeliest["id"])
             text += bytes(likeliest["bytes"])
-        return tokens, (text if ending is None else text.partition(ending)[0]).decode(errors="replace")
+        return tokens, (text if ending is None else text.partition(ending)[0]).decode(
+            errors="replace"
+        )
 
     def _place(self, before: Sequence[int], token: int, top: int) -> dict[int, float]:
         """The likeliest tokens and the one that stands there, with log-probabilities.
@@ -195,14 +230,18 @@ class NextToken:
             said = self._after(before, token, top)
             return _logprobs([*said["top_logprobs"], said])
         except AskingFailed as failed:
-            if failed.status != HTTPStatus.INTERNAL_SERVER_ERROR and failed.failure.outcome is not Outcome.UNSUPPORTED:
+            if (
+                failed.status != HTTPStatus.INTERNAL_SERVER_ERROR
+                and failed.failure.outcome is not Outcome.UNSUPPORTED
+            ):
                 raise
         for count in (_MORE, _ALL):
             found = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])
             if token in found:
                 return found
         raise AskingFailed(
-            Outcome.INVALID, f"It returned no log-probability for token {token}; is its vocabulary different?"
+            Outcome.INVALID,
+            f"It returned no log-probability for token {token}; is its vocabulary different?",
         )
 
     def _after(self, before: Sequence[int], written: int | str, count: int) -> Json:
@@ -220,16 +259,21 @@ class NextToken:
         places = said.get("completion_probabilities")
         if not isinstance(places, list) or len(places) != 1 or not places[0].get("top_logprobs"):
             raise AskingFailed(
-                Outcome.UNSUPPORTED, "Its answer lacks `completion_probabilities`: the server does not support them."
+                Outcome.UNSUPPORTED,
+                "Its answer lacks `completion_probabilities`: the server does not support them.",
             )
         if isinstance(written, int) and places[0].get("id") != written:
-            raise AskingFailed(Outcome.UNSUPPORTED, "It did not generate the token that `logit_bias` forces.")
+            raise AskingFailed(
+                Outcome.UNSUPPORTED, "It did not generate the token that `logit_bias` forces."
+            )
         return places[0]
 
 
 def _logprobs(said: Sequence[Json]) -> dict[int, float]:
     """What is no number is null in JSON."""
     return {
-        int(entry["id"]): math.nan if entry["logprob"] is None else max(float(entry["logprob"]), _VANISHED)
+        int(entry["id"]): math.nan
+        if entry["logprob"] is None
+        else max(float(entry["logprob"]), _VANISHED)
         for entry in said
     }

@@ -41,7 +41,9 @@ CODE_MODULES = (
     "numbers", "operator", "plistlib", "posixpath", "pprint", "queue", "quopri", "selectors", "shlex", "string",
     "tabnanny", "textwrap", "tokenize", "traceback", "types", "urllib/parse", "warnings", "wave", "zipimport",
 )  # fmt: skip
-LARGEST_FILE_BYTES = 256 * 2**20  # 32 windows of 256 tokens are 40 kB; a larger corpus was named by mistake
+LARGEST_FILE_BYTES = (
+    256 * 2**20
+)  # 32 windows of 256 tokens are 40 kB; a larger corpus was named by mistake
 SHORTEST_PROSE = 240  # characters: shorter documentation strings are signatures in words
 
 
@@ -62,12 +64,17 @@ def read_corpus(files: Sequence[str], folder: Path) -> Corpus:
     if not files:
         return _default()
     parts = [_text_of(folder / name, name, index) for index, name in enumerate(files)]
-    shown = [f"{name} ({show_bytes(len(part.encode()))})" for name, part in zip(files, parts, strict=True)]
+    shown = [
+        f"{name} ({show_bytes(len(part.encode()))})"
+        for name, part in zip(files, parts, strict=True)
+    ]
     return Corpus(", ".join(shown), tuple(parts))
 
 
 def _default() -> Corpus:
-    prose = "\n\n".join(text for tree in map(ast.parse, _sources(PROSE_MODULES)) for text in _prose_in(tree))
+    prose = "\n\n".join(
+        text for tree in map(ast.parse, _sources(PROSE_MODULES)) for text in _prose_in(tree)
+    )
     code = "\n\n".join(_sources(CODE_MODULES))
     sizes = [show_bytes(len(part.encode())) for part in (prose, code)]
     description = (
@@ -100,10 +107,16 @@ def _text_of(path: Path, name: str, index: int) -> str:
     except UnreadableFileError as error:
         raise StudyFileError(f"the corpus {name} cannot be read: {error}", where) from error
     if path.suffix == ".jsonl":
-        lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
-        text = "\n\n".join(_line(line, f"the corpus {name}, line {number}", where) for number, line in lines)
+        lines = (
+            (number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()
+        )
+        text = "\n\n".join(
+            _line(line, f"the corpus {name}, line {number}", where) for number, line in lines
+        )
     if not text.strip():
-        raise StudyFileError(f"the corpus {name} is empty; name a file with a few pages of text", where)
+        raise StudyFileError(
+            f"the corpus {name} is empty; name a file with a few pages of text", where
+        )
     return text
 
 
@@ -165,17 +178,24 @@ class Tokenized(BaseModel):
     special: list[int]
 
 
-def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Path) -> QualityMaterial:
+def make_material(
+    corpus: Corpus, quality: Quality, tokenizer: Path, python: Path
+) -> QualityMaterial:
     """`tokenizer` is the folder of the model as it was before any recipe; `python` can import transformers."""
     questions = QUESTIONS if quality.answer_tokens else ()
     scripted = conversations(quality.turns) if quality.turns else ()
     hidden = needles() if quality.built_in else ()
-    asked: list[Mapping[str, Json]] = [{"asks": script.task.asks, "turns": script.messages} for script in scripted]
+    asked: list[Mapping[str, Json]] = [
+        {"asks": script.task.asks, "turns": script.messages} for script in scripted
+    ]
     asked += [needle.asked for needle in hidden]
     texts = (*corpus.parts, *(needle.sentence for needle in hidden))
     tokenized = _tokenize(texts, questions, asked, tokenizer, python)
     parts, sentences = tokenized.texts[: len(corpus.parts)], tokenized.texts[len(corpus.parts) :]
-    turns, of_needles = tokenized.conversations[: len(scripted)], tokenized.conversations[len(scripted) :]
+    turns, of_needles = (
+        tokenized.conversations[: len(scripted)],
+        tokenized.conversations[len(scripted) :],
+    )
     windows = tuple(
         window
         for length, count in quality.window_counts.items()
@@ -187,7 +207,8 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         windows_hash=hashlib.sha256(json.dumps(windows).encode()).hexdigest(),
         windows=quality.windows,
         window_tokens=quality.window_tokens,
-        room=len(parts) * min(windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)),
+        room=len(parts)
+        * min(windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)),
     )
     prompts = _make_prompts(questions, tokenized.questions)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
@@ -196,7 +217,9 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
             f"The chat template in {tokenizer} makes {longest} tokens of a short question, and answers are asked "
             f"with {PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to skip them."
         )
-    longest = max((len(tokens) for prompts_of_script in turns for tokens in prompts_of_script), default=0)
+    longest = max(
+        (len(tokens) for prompts_of_script in turns for tokens in prompts_of_script), default=0
+    )
     if longest > CONVERSATION_TOKENS:
         raise QualityError(
             f"The tokenizer in {tokenizer} makes {longest} tokens of a scripted conversation, and at most "
@@ -213,13 +236,19 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
 
 
 def cut_windows(
-    parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[int], offset: float = 0.0
+    parts: Sequence[Sequence[int]],
+    count: int,
+    size: int,
+    begins: Sequence[int],
+    offset: float = 0.0,
 ) -> Windows:
     """`count` windows of `size` tokens, each part's share at even distances; `begins` leads every one of them, and the
     first lies `offset` distances from the beginning."""
     length = size - len(begins)
     windows: list[tuple[int, ...]] = []
-    for index, (tokens, room) in enumerate(zip(parts, windows_per_corpus_part(parts, size, begins), strict=True)):
+    for index, (tokens, room) in enumerate(
+        zip(parts, windows_per_corpus_part(parts, size, begins), strict=True)
+    ):
         share = count // len(parts) + (index < count % len(parts))
         if share > room:
             raise QualityError(
@@ -231,12 +260,16 @@ def cut_windows(
     return tuple(windows)
 
 
-def windows_per_corpus_part(parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]) -> list[int]:
+def windows_per_corpus_part(
+    parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]
+) -> list[int]:
     """How many windows of `size` tokens each part has."""
     return [len(tokens) // (size - len(begins)) for tokens in parts]
 
 
-def _make_prompts(questions: Sequence[str], tokenized: Sequence[Sequence[int]]) -> tuple[Prompt, ...]:
+def _make_prompts(
+    questions: Sequence[str], tokenized: Sequence[Sequence[int]]
+) -> tuple[Prompt, ...]:
     pairs = zip(questions, tokenized, strict=True)
     return tuple(Prompt(text=text, tokens=tuple(tokens)) for text, tokens in pairs)
 
@@ -254,7 +287,12 @@ def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
     before: Sequence[int] = ()
     for tokens in prompts:
         kept = next(
-            (at for at, (left, right) in enumerate(zip(before, tokens, strict=False)) if left != right), len(before)
+            (
+                at
+                for at, (left, right) in enumerate(zip(before, tokens, strict=False))
+                if left != right
+            ),
+            len(before),
         )
         kept = min(kept, len(tokens))
         yield TurnPrompt(kept=kept, tokens=tuple(tokens[kept:]))
@@ -268,8 +306,15 @@ def _tokenize(
     tokenizer: Path,
     python: Path,
 ) -> Tokenized:
-    job = {"tokenizer": str(tokenizer), "texts": texts, "questions": questions, "conversations": asked}
+    job = {
+        "tokenizer": str(tokenizer),
+        "texts": texts,
+        "questions": questions,
+        "conversations": asked,
+    }
     try:
         return Tokenized.model_validate(last_job_event(run_short_job(_WORKER, python, job)))
     except WorkerFailed as failure:
-        raise QualityError(f"The tokenizer in {tokenizer} failed on the corpus of `quality`: {failure}") from None
+        raise QualityError(
+            f"The tokenizer in {tokenizer} failed on the corpus of `quality`: {failure}"
+        ) from None

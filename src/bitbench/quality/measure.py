@@ -67,10 +67,18 @@ def _told(items: Collection[Item], what: str, on_step: OnStep) -> Iterator[Item]
 
 
 def score_windows(
-    asker: Asker, windows: Sequence[Sequence[int]], top: int, on_step: OnStep, numbers: Sequence[int] | None = None
+    asker: Asker,
+    windows: Sequence[Sequence[int]],
+    top: int,
+    on_step: OnStep,
+    numbers: Sequence[int] | None = None,
 ) -> "pa.Table":
     """One row per token but the first of each window, in the columns of SCORE_COLUMNS. `numbers`: only these."""
-    asked = dict(enumerate(windows)) if numbers is None else {number: windows[number] for number in numbers}
+    asked = (
+        dict(enumerate(windows))
+        if numbers is None
+        else {number: windows[number] for number in numbers}
+    )
     scored = (asker.score(window, top) for window in _told(asked.values(), "window", on_step))
     return _score_table(asked, scored, top)
 
@@ -99,7 +107,8 @@ def _score_table(
                 column.append(value)
     schema = strict_reader_schema(SCORE_COLUMNS)
     return pa.Table.from_arrays(
-        [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)], schema=schema
+        [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)],
+        schema=schema,
     )
 
 
@@ -144,12 +153,19 @@ def ask_conversations(
         for prompt in script.prompts:
             _, text = asker.answer(prompt, TURN_TOKENS, end_tokens, stop="\n")
             answers.append(
-                TurnAnswer(text=printable(text), fault=conversation_fault(text, conversation_tasks()[script.task]))
+                TurnAnswer(
+                    text=printable(text),
+                    fault=conversation_fault(text, conversation_tasks()[script.task]),
+                )
             )
             if answers[-1].fault is not None:
                 break
         turns = len(script.turns)
-        found.append(ConversationRecord(name=script.name, task=script.task, turns=turns, answers=tuple(answers)))
+        found.append(
+            ConversationRecord(
+                name=script.name, task=script.task, turns=turns, answers=tuple(answers)
+            )
+        )
     return tuple(found)
 
 
@@ -188,10 +204,14 @@ def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[s
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
         asker = instance_asker(job.scoring, connection)
         scores = score_windows(asker, material.windows, quality.top_tokens, on_step)
-        answers = ask_answers(asker, material.prompts, quality.answer_tokens, material.end_tokens, on_step)
+        answers = ask_answers(
+            asker, material.prompts, quality.answer_tokens, material.end_tokens, on_step
+        )
         conversations = ask_conversations(asker, material.scripts, material.end_tokens, on_step)
         answered = ask_tasks(asker, material.questions, material.end_tokens, on_step)
-    tasks = run_tasks(job.endpoint, job.scoring, quality, job.tools, on_step) if job.tools else NO_TASKS
+    tasks = (
+        run_tasks(job.endpoint, job.scoring, quality, job.tools, on_step) if job.tools else NO_TASKS
+    )
     return scores, {
         "answers": answers,
         "conversations": conversations,

@@ -15,14 +15,22 @@ from bitbench.records.quality import TaskQuestion
 from bitbench.study.base import Json
 from bitbench.study.quality import BUILT_IN, Quality
 
-DEPTHS, AT_EACH_DEPTH = (0, 25, 50, 75, 100), 4  # percent of the text before the needle; needles at each
+DEPTHS, AT_EACH_DEPTH = (
+    (0, 25, 50, 75, 100),
+    4,
+)  # percent of the text before the needle; needles at each
 NEEDLE_ANSWER_TOKENS = 16
-LEAST_FILLER = 32  # tokens of text around a needle: in a shorter window there is nothing to look through
+LEAST_FILLER = (
+    32  # tokens of text around a needle: in a shorter window there is nothing to look through
+)
 _CITIES = (
     "Oslo", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Hanoi", "Accra", "Dublin", "Madrid", "Lisbon", "Vienna",
     "Prague", "Warsaw", "Athens", "Havana", "Nairobi", "Jakarta", "Bogota", "Ottawa",
 )  # fmt: skip
-_FILLED_IN = ("alpha", "omega")  # stand where a needle's text goes; what two prompts share is around it
+_FILLED_IN = (
+    "alpha",
+    "omega",
+)  # stand where a needle's text goes; what two prompts share is around it
 _ASKS = "Find the secret number in the text and answer with the number."
 _EXAMPLE = "It rained. The secret number of Rome is 50412. The train was late."
 
@@ -76,7 +84,9 @@ def needle_questions(
     `sentences` and `tokenized` are the tokens of each needle's sentence and messages, `filler` those of the corpus.
     """
     for length in quality.window_counts:
-        for number, (needle, sentence, (prompt, other)) in enumerate(zip(found, sentences, tokenized, strict=True)):
+        for number, (needle, sentence, (prompt, other)) in enumerate(
+            zip(found, sentences, tokenized, strict=True)
+        ):
             before = prompt[: _shared(prompt, other)]
             after = prompt[len(prompt) - _shared(prompt[::-1], other[::-1]) :]
             room = length - len(before) - len(after) - len(sentence) - NEEDLE_ANSWER_TOKENS
@@ -99,4 +109,7 @@ def needle_questions(
 
 def _shared(tokens: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
-    return next((at for at, (left, right) in enumerate(zip(tokens, other, strict=False)) if left != right), 0)
+    return next(
+        (at for at, (left, right) in enumerate(zip(tokens, other, strict=False)) if left != right),
+        0,
+    )

@@ -68,7 +68,11 @@ def task_files(quality: Quality) -> tuple[str, ...]:
 
 
 def run_tasks(
-    endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools, on_step: Callable[[str], None]
+    endpoint: Endpoint,
+    scoring: Scoring,
+    quality: Quality,
+    tools: TaskTools,
+    on_step: Callable[[str], None],
 ) -> TaskOutcome:
     """Each task in a process of its own: one that fails leaves the others alone."""
     results: list[TaskResult] = []
@@ -79,14 +83,21 @@ def run_tasks(
         on_step(f"task {task.name} ({number + 1} of {len(quality.lm_eval_tasks)})")
         said = _run(task, endpoint, scoring, quality, tools)
         results += said.results
-        answers += (answer.model_copy(update={"text": printable(answer.text, KEPT)}) for answer in said.answers)
+        answers += (
+            answer.model_copy(update={"text": printable(answer.text, KEPT)})
+            for answer in said.answers
+        )
         versions |= said.versions
         if said.failure is not None:
             failures.append(TaskFailure(task=task.name, cause=said.failure))
-    return TaskOutcome(tuple(results), tuple(answers), tuple(failures), tuple(sorted(versions.items())))
+    return TaskOutcome(
+        tuple(results), tuple(answers), tuple(failures), tuple(sorted(versions.items()))
+    )
 
 
-def _run(task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools) -> _Said:
+def _run(
+    task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools
+) -> _Said:
     is_file = is_study_task_file(task.name)
     job = {
         "is_file": is_file,
@@ -112,5 +123,9 @@ def _run(task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Qualit
 
 def _environment(key: str) -> dict[str, str]:
     """Datasets come from a hub, some of them only with a token. The key is the endpoint's."""
-    fixed = {"OPENAI_API_KEY": key or "none", "TOKENIZERS_PARALLELISM": "false", "NO_PROXY": "127.0.0.1"}
+    fixed = {
+        "OPENAI_API_KEY": key or "none",
+        "TOKENIZERS_PARALLELISM": "false",
+        "NO_PROXY": "127.0.0.1",
+    }
     return tool_child_variables(fixed, hub_token=True)

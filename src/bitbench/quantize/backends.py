@@ -36,8 +36,12 @@ class Work:
     seed: int
     folder: Path
     python: Path  # interpreter of the backend's environment
-    lock_fd: int  # inherited by what the backend starts: while a worker lives, the variant stays locked
-    origin: Path | None = None  # the checkpoint that its maker starts from; None: not created yet, or it needs none
+    lock_fd: (
+        int  # inherited by what the backend starts: while a worker lives, the variant stays locked
+    )
+    origin: Path | None = (
+        None  # the checkpoint that its maker starts from; None: not created yet, or it needs none
+    )
 
     @property
     def checkpoint(self) -> Path:
@@ -59,25 +63,41 @@ class QuantizeProgress:
 
     @property
     def place(self) -> str:
-        return f"{self.step}, {self.counted} {self.part} of {self.parts}" if self.parts else self.step
+        return (
+            f"{self.step}, {self.counted} {self.part} of {self.parts}" if self.parts else self.step
+        )
 
 
 OnProgress = Callable[[QuantizeProgress], None]
 
 
 def _run_backend_worker(
-    script: Path, work: Work, job: Mapping[str, Json], *, maker: str, on_event: Callable[[Json], None]
+    script: Path,
+    work: Work,
+    job: Mapping[str, Json],
+    *,
+    maker: str,
+    on_event: Callable[[Json], None],
 ) -> WorkerFacts:
     """Runs the worker to its end; raises QuantizeError. It dies with this process, even after `kill -9`."""
     last: Json = {}
     try:
         with closing(
-            run_job(script, work.python, job, folder=work.folder, log_file=work.log_file, pass_fds=(work.lock_fd,))
+            run_job(
+                script,
+                work.python,
+                job,
+                folder=work.folder,
+                log_file=work.log_file,
+                pass_fds=(work.lock_fd,),
+            )
         ) as events:
             for last in events:
                 on_event(last)
     except WorkerFailed as failure:
-        raise QuantizeError(f"{maker} could not create {work.recipe.name}: {_cause(failure)}") from None
+        raise QuantizeError(
+            f"{maker} could not create {work.recipe.name}: {_cause(failure)}"
+        ) from None
     return WorkerFacts.model_validate(last["facts"])
 
 
@@ -100,18 +120,26 @@ def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
     def show(event: Json) -> None:
         if event["event"] == "part":
-            on_progress(QuantizeProgress(event["name"], event["part"], event["parts"], counted=event["counted"]))
+            on_progress(
+                QuantizeProgress(
+                    event["name"], event["part"], event["parts"], counted=event["counted"]
+                )
+            )
 
     if work.origin is None:
         on_progress(QuantizeProgress("converting to GGUF"))
-    return _run_backend_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
+    return _run_backend_worker(
+        _GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show
+    )
 
 
 def _gguf_job(work: Work) -> dict[str, Json]:
     environment = work.python.parent.parent
     converter = next(environment.glob(_CONVERTER), None)
     if converter is None:
-        raise QuantizeError(f"{environment} lacks llama.cpp's converter; recreate it: bitbench env create llamacpp")
+        raise QuantizeError(
+            f"{environment} lacks llama.cpp's converter; recreate it: bitbench env create llamacpp"
+        )
     return {
         **_imatrix_job(work, environment),
         "model": str(work.model),
@@ -128,7 +156,9 @@ def _llamacpp_program(name: str, environment: Path) -> str:
     """Return the path of the environment's own program, else of the one on the PATH. Raises QuantizeError."""
     found = shutil.which(name, path=environment / "bin") or shutil.which(name)
     if found is None:
-        raise QuantizeError(f"{environment} has no {name} and the PATH has none; put one from llama.cpp on the PATH")
+        raise QuantizeError(
+            f"{environment} has no {name} and the PATH has none; put one from llama.cpp on the PATH"
+        )
     return found
 
 
@@ -187,18 +217,24 @@ def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
         "type": work.recipe.openvino_type,
         "group_size": work.recipe.options.get("group_size"),
     }
-    return _run_backend_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
+    return _run_backend_worker(
+        _OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None
+    )
 
 
 @dataclass(frozen=True)
 class Maker:
     environment: str  # name of the environment it runs in
     telling_packages: tuple[str, ...]  # those whose version changes what comes out
-    compress: Callable[[Work, OnProgress], WorkerFacts]  # fills work.checkpoint, or raises QuantizeError
+    compress: Callable[
+        [Work, OnProgress], WorkerFacts
+    ]  # fills work.checkpoint, or raises QuantizeError
     room: int = 1  # on the disk, in sizes of the model
     # About how long it takes: on two cores of a server CPU, good to a factor of three, no more; None: as its steps do.
     s_per_million_parameters: float | None = None
-    origin: str | None = None  # the recipe of what it starts from; where that variant exists, it is not made again
+    origin: str | None = (
+        None  # the recipe of what it starts from; where that variant exists, it is not made again
+    )
 
 
 MAKERS: dict[str, Maker] = {
@@ -234,7 +270,9 @@ def maker_of(recipe: Recipe) -> Maker:
     """Raises QuantizeError for a recipe that makes nothing."""
     if recipe.backend not in MAKERS:
         reason = _MADE_ELSEWHERE[recipe.backend]
-        raise QuantizeError(f"The recipe {recipe.name} creates no variant on disk: {reason}; use it in a study.")
+        raise QuantizeError(
+            f"The recipe {recipe.name} creates no variant on disk: {reason}; use it in a study."
+        )
     return MAKERS[recipe.backend]
 
 

@@ -55,9 +55,13 @@ def read_calibration(source: Path | None) -> CalibrationText:
         )
     documents = tuple(document for path in files for document in _documents_in(path))
     if not documents:
-        raise QuantizeError(f"The calibration text {source} is empty; name a file with a few pages of text.")
+        raise QuantizeError(
+            f"The calibration text {source} is empty; name a file with a few pages of text."
+        )
     kind = "conversations" if any("messages" in document for document in documents) else "documents"
-    return CalibrationText(f"{source.name}: {len(documents)} {kind}, {show_bytes(size_bytes)}", documents)
+    return CalibrationText(
+        f"{source.name}: {len(documents)} {kind}, {show_bytes(size_bytes)}", documents
+    )
 
 
 def _default() -> CalibrationText:
@@ -77,8 +81,12 @@ def _files_of(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
-        raise QuantizeError(f"No calibration text {source}; name a text file, a folder of them, or a JSONL file.")
-    files = sorted(path for path in source.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file())
+        raise QuantizeError(
+            f"No calibration text {source}; name a text file, a folder of them, or a JSONL file."
+        )
+    files = sorted(
+        path for path in source.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file()
+    )
     if not files:
         raise QuantizeError(
             f"The folder {source} contains no text for calibration; bitbench reads files that end in "
@@ -93,9 +101,13 @@ def _documents_in(path: Path) -> Iterator[Document]:
     except UnicodeDecodeError:
         text = "\0"
     except OSError as error:
-        raise QuantizeError(f"The calibration text {path} cannot be read: {error.strerror}.") from error
+        raise QuantizeError(
+            f"The calibration text {path} cannot be read: {error.strerror}."
+        ) from error
     if "\0" in text:
-        raise QuantizeError(f"The calibration file {path} is not text; save it as UTF-8 text or JSONL.")
+        raise QuantizeError(
+            f"The calibration file {path} is not text; save it as UTF-8 text or JSONL."
+        )
     if path.suffix == ".jsonl":
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
@@ -108,7 +120,9 @@ def _document_of(line: str, where: str) -> Document:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise QuantizeError(f"{where}: this line is not JSON ({error}); each line of a JSONL file must be.") from error
+        raise QuantizeError(
+            f"{where}: this line is not JSON ({error}); each line of a JSONL file must be."
+        ) from error
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return {"text": content["text"]}
     messages = content.get("messages") if isinstance(content, dict) else None
@@ -116,8 +130,14 @@ def _document_of(line: str, where: str) -> Document:
         raise QuantizeError(
             f'{where}: each line must be {{"text": …}} or {{"messages": [{{"role": …, "content": …}}, …]}}, as text.'
         )
-    return {"messages": [{"role": message["role"], "content": message["content"]} for message in messages]}
+    return {
+        "messages": [
+            {"role": message["role"], "content": message["content"]} for message in messages
+        ]
+    }
 
 
 def _is_message(message: Json) -> bool:
-    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+    return isinstance(message, dict) and all(
+        isinstance(message.get(key), str) for key in ("role", "content")
+    )

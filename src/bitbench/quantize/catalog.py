@@ -16,7 +16,11 @@ _BUILT_IN = Path(__file__).with_name("recipes")
 def recipe_schema() -> dict[str, Any]:
     """The JSON Schema of a recipe file, for editors."""
     schema = Recipe.model_json_schema(mode="validation")
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "bitbench recipe", **schema}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "bitbench recipe",
+        **schema,
+    }
 
 
 def built_in_recipes() -> tuple[Recipe, ...]:
@@ -50,14 +54,20 @@ def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     recipe = _read_recipe((folder or Path()) / Path(reference).expanduser())
     taken = _files().get(recipe.name)
     if taken is not None and _read_recipe(taken) != recipe:
-        raise RecipeError(f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours")
+        raise RecipeError(
+            f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours"
+        )
     return recipe
 
 
 def recipe_file_text(recipe: Recipe) -> str:
     """As the file that a person could have written for it."""
     content = recipe.model_dump(mode="json", exclude_defaults=True)
-    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
+    return str(
+        yaml.safe_dump(
+            content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+        )
+    )
 
 
 def _read_recipe(path: Path) -> Recipe:
@@ -74,4 +84,6 @@ def _read_recipe(path: Path) -> Recipe:
     if recipe.calibration.source is None:
         return recipe
     source = (path.parent / recipe.calibration.source.expanduser()).absolute()
-    return recipe.model_copy(update={"calibration": recipe.calibration.model_copy(update={"source": source})})
+    return recipe.model_copy(
+        update={"calibration": recipe.calibration.model_copy(update={"source": source})}
+    )

@@ -30,7 +30,9 @@ _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20
 MAKE_ROOM = "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME to another disk"
 
 
-def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) -> dict[str, StoredTensor]:
+def linear_layers(
+    tensors: Mapping[str, StoredTensor], ignore: Sequence[str]
+) -> dict[str, StoredTensor]:
     """Layer name to its weight: those that a recipe which ignores `ignore` rounds."""
     found = {}
     for name, tensor in tensors.items():
@@ -43,7 +45,9 @@ def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) ->
 def refuse_unsuitable_checkpoint(folder: Path) -> None:
     config = read_model_json(folder / "config.json")
     named = config.get("architectures")
-    architectures = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    architectures = (
+        [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    )
     if not any(_CAUSAL.search(name) for name in architectures):
         shown = printable(", ".join(architectures)) or "none"
         raise ModelError(
@@ -56,17 +60,25 @@ def refuse_unsuitable_checkpoint(folder: Path) -> None:
         )
 
 
-def refuse_group_size_that_does_not_fit(recipe: Recipe, tensors: Mapping[str, StoredTensor]) -> None:
+def refuse_group_size_that_does_not_fit(
+    recipe: Recipe, tensors: Mapping[str, StoredTensor]
+) -> None:
     scheme = recipe.scheme
     if scheme is None or scheme.group_size is None:
         return
-    columns = {layer: tensor.shape[1] for layer, tensor in linear_layers(tensors, scheme.ignore).items()}
+    columns = {
+        layer: tensor.shape[1] for layer, tensor in linear_layers(tensors, scheme.ignore).items()
+    }
     misfits = sorted(layer for layer, count in columns.items() if count % scheme.group_size)
     if not misfits:
         return
     divisor = math.gcd(*columns.values())
     fitting = [str(size) for size in _COMMON_GROUP_SIZES if divisor % size == 0]
-    advice = f"sizes that divide them: {', '.join(fitting)}" if fitting else "remove group_size for one scale per row"
+    advice = (
+        f"sizes that divide them: {', '.join(fitting)}"
+        if fitting
+        else "remove group_size for one scale per row"
+    )
     raise RecipeError(
         f"recipe {recipe.name}: group_size {scheme.group_size} does not divide the {columns[misfits[0]]} columns of "
         f"{misfits[0]} ({len(misfits)} of {len(columns)} layers); {advice}."
@@ -84,7 +96,9 @@ def refuse_without_room(place: Path, weight_bytes: int) -> None:
 def is_ignored(layer: str, ignore: Sequence[str]) -> bool:
     """As compressed-tensors reads it: a layer's name, or `re:` and a pattern for its beginning."""
     return any(
-        re.match(pattern.removeprefix("re:"), layer) is not None if pattern.startswith("re:") else layer == pattern
+        re.match(pattern.removeprefix("re:"), layer) is not None
+        if pattern.startswith("re:")
+        else layer == pattern
         for pattern in ignore
     )
 
@@ -93,7 +107,19 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # 1 had shorter counts, and was gone within months
 _STRING, _ARRAY = 8, 9
 # Of a value, as `struct` spells it, by its type's number.
-_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_FORMATS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 # A vocabulary of 256,000 tokens and its merges take 15 MB, the largest mixtures have some thousand tensors.
 _HEADER_LIMIT = 32 * 2**20
@@ -186,7 +212,9 @@ class _Header:
             raise ValueError(f"a value of its header has an unknown type ({element})")
         if type == _ARRAY:
             begin = self._place
-            self._skip_strings(count) if element == _STRING else self._skip(count * struct.calcsize(_FORMATS[element]))
+            self._skip_strings(count) if element == _STRING else self._skip(
+                count * struct.calcsize(_FORMATS[element])
+            )
             if key not in (TOKENS, TOKEN_TYPES):
                 return None
             self._place = begin
@@ -222,4 +250,6 @@ class _Header:
             raise self._cut_off()
 
     def _cut_off(self) -> ValueError:
-        return ValueError(f"its header is {'truncated' if len(self._data) < _HEADER_LIMIT else 'too long'}")
+        return ValueError(
+            f"its header is {'truncated' if len(self._data) < _HEADER_LIMIT else 'too long'}"
+        )

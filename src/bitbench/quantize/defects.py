@@ -24,11 +24,15 @@ MOST_TOLD = 5
 _CHUNK_BYTES = 2**24
 # Numbers that weights, activations and KV caches are multiplied with, as compressed-tensors, GPTQ, AWQ, ModelOpt,
 # DeepSeek's FP8 and MXFP4 call them.
-_SCALE = re.compile(r"(?:^|[._])(?:(?:weight|input|output|[qkv])(?:_global)?_scale(?:_inv|_2)?|scales)$")
+_SCALE = re.compile(
+    r"(?:^|[._])(?:(?:weight|input|output|[qkv])(?:_global)?_scale(?:_inv|_2)?|scales)$"
+)
 _CALIBRATED = re.compile(r"(?:^|[._])(?:input|output)(?:_global)?_scale$")
 _EXPERT = re.compile(r"^(?P<layer>.*\.experts)\.(?P<expert>\d+)\.(?P<part>.*)$")
 _FUSED_EXPERTS = re.compile(r"\.experts\.\w+$")
-_ROUTER = re.compile(r"(?:^|[._])(?:gate|router)$")  # chooses experts: few weights, which tools leave as they are
+_ROUTER = re.compile(
+    r"(?:^|[._])(?:gate|router)$"
+)  # chooses experts: few weights, which tools leave as they are
 _DENSE = ("BF16", "F16", "F32", "F64")
 # Experts of a layer see the same activations: scales of their inputs lie within a factor of ten or so. Memory that
 # nothing was written to is many orders of magnitude away from them.
@@ -65,7 +69,9 @@ class Defect:
     def __str__(self) -> str:
         match = _EXPERT.match(self.tensor)
         cause = (
-            f": calibration never reached expert {match['expert']}" if match and _CALIBRATED.search(self.tensor) else ""
+            f": calibration never reached expert {match['expert']}"
+            if match and _CALIBRATED.search(self.tensor)
+            else ""
         )
         return f"{printable(self.tensor)} {self.what}{cause}"
 
@@ -73,7 +79,9 @@ class Defect:
 def find_defects(checkpoint: Path, ignored: Sequence[str] | None) -> list[Defect]:
     """By the names of tensors. `ignored`: layers that shall not be quantized; None: it is unknown what shall be. Raises
     ModelError where there is nothing to read, or it cannot be."""
-    files = {path: read_safetensors_header(path) for path in sorted(checkpoint.glob("*.safetensors"))}
+    files = {
+        path: read_safetensors_header(path) for path in sorted(checkpoint.glob("*.safetensors"))
+    }
     if not files:
         raise ModelError(f"{checkpoint} has no safetensors files; only these can be checked.")
     tensors = {name: tensor for header in files.values() for name, tensor in header.items()}
@@ -87,7 +95,9 @@ def refuse_broken(checkpoint: Path, ignored: Sequence[str] | None) -> None:
     """Raises QuantizeError with the first defects."""
     if found := find_defects(checkpoint, ignored):
         more = f"; and {len(found) - MOST_TOLD:,} more" if len(found) > MOST_TOLD else ""
-        raise QuantizeError(f"the checkpoint is broken: {'; '.join(map(str, found[:MOST_TOLD]))}{more}")
+        raise QuantizeError(
+            f"the checkpoint is broken: {'; '.join(map(str, found[:MOST_TOLD]))}{more}"
+        )
 
 
 def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
@@ -95,8 +105,14 @@ def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
     said = read_model_json(checkpoint / "config.json").get("quantization_config")
     said = said if isinstance(said, dict) else {}
     groups = said.get("config_groups")
-    targets = [group.get("targets") for group in groups.values()] if isinstance(groups, dict) else []
-    if said.get("quant_method") != COMPRESSED_TENSORS or not targets or any(each != ["Linear"] for each in targets):
+    targets = (
+        [group.get("targets") for group in groups.values()] if isinstance(groups, dict) else []
+    )
+    if (
+        said.get("quant_method") != COMPRESSED_TENSORS
+        or not targets
+        or any(each != ["Linear"] for each in targets)
+    ):
         return None
     return tuple(name for name in said.get("ignore") or () if isinstance(name, str))
 
@@ -120,15 +136,25 @@ class _Counts:
     zero: int = 0
 
     def told(self, is_scale: bool) -> Iterator[str]:
-        for word, count in (("NaN", self.nan), ("infinite", self.infinite), ("zero", self.zero if is_scale else 0)):
+        for word, count in (
+            ("NaN", self.nan),
+            ("infinite", self.infinite),
+            ("zero", self.zero if is_scale else 0),
+        ):
             if count:
-                yield f"is {word}" if self.values == 1 else f"has {count:,} of {self.values:,} values that are {word}"
+                yield (
+                    f"is {word}"
+                    if self.values == 1
+                    else f"has {count:,} of {self.values:,} values that are {word}"
+                )
 
 
 def _count(path: Path, tensor: StoredTensor, kind: _Kind) -> _Counts:
     counts = _Counts()
     for part in _parts(path, tensor):
-        magnitude = np.frombuffer(part, dtype=kind.unsigned) & np.array(kind.magnitude, dtype=kind.unsigned)
+        magnitude = np.frombuffer(part, dtype=kind.unsigned) & np.array(
+            kind.magnitude, dtype=kind.unsigned
+        )
         infinite = 0 if kind.infinite is None else int(np.count_nonzero(magnitude == kind.infinite))
         counts.values += magnitude.size
         counts.infinite += infinite
@@ -172,7 +198,9 @@ def _far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[De
         usual = median(values.values())
         for name, value in values.items():
             if not usual / _FAR <= value <= usual * _FAR:
-                yield Defect(name, f"is {value:.2g}, where the median of all experts is {usual:.2g}")
+                yield Defect(
+                    name, f"is {value:.2g}, where the median of all experts is {usual:.2g}"
+                )
 
 
 def _largest(path: Path, tensor: StoredTensor) -> float:
@@ -186,9 +214,23 @@ def _largest(path: Path, tensor: StoredTensor) -> float:
 
 def _unquantized(tensors: Mapping[str, StoredTensor], ignored: Sequence[str]) -> Iterator[Defect]:
     """Layers that are stored as dense numbers although the recipe rounds them."""
-    left = {f"{layer}.weight": layer for layer in linear_layers(tensors, ignored) if not _ROUTER.search(layer)}
-    left |= {name: name for name, tensor in tensors.items() if _FUSED_EXPERTS.search(name) and len(tensor.shape) == 3}
+    left = {
+        f"{layer}.weight": layer
+        for layer in linear_layers(tensors, ignored)
+        if not _ROUTER.search(layer)
+    }
+    left |= {
+        name: name
+        for name, tensor in tensors.items()
+        if _FUSED_EXPERTS.search(name) and len(tensor.shape) == 3
+    }
     for name, layer in left.items():
-        is_dense = tensors[name].dtype in _DENSE and not {f"{layer}.weight_scale", f"{layer}_scale"} & tensors.keys()
+        is_dense = (
+            tensors[name].dtype in _DENSE
+            and not {f"{layer}.weight_scale", f"{layer}_scale"} & tensors.keys()
+        )
         if is_dense and not is_ignored(layer, ignored):
-            yield Defect(name, f"was left unquantized ({tensors[name].dtype}), and the recipe does not ignore it")
+            yield Defect(
+                name,
+                f"was left unquantized ({tensors[name].dtype}), and the recipe does not ignore it",
+            )

@@ -32,8 +32,12 @@ class WorkerFacts(Record):
     peak_memory_bytes: int | None = None  # resident, of the worker alone
     samples: int | None = None
     tokens: int | None = None
-    rounded_instead: tuple[str, ...] = ()  # layers that GPTQ could not solve and rounded to the nearest
-    unreached: tuple[str, ...] = ()  # experts of a mixture that no token of the calibration text came to
+    rounded_instead: tuple[
+        str, ...
+    ] = ()  # layers that GPTQ could not solve and rounded to the nearest
+    unreached: tuple[
+        str, ...
+    ] = ()  # experts of a mixture that no token of the calibration text came to
     # Tensors whose rows do not fit the type of a GGUF recipe, counted by what llama.cpp chose: "q5_0 instead of q4_K".
     stored_otherwise: dict[str, int] = Field(default_factory=dict)
 
@@ -84,7 +88,9 @@ def manifest_file_hashes(folder: Path) -> dict[str, str]:
 
 
 def manifest_content_hash(hashes: Mapping[str, str]) -> str:
-    return hashlib.sha256("".join(f"{name}\0{digest}\n" for name, digest in hashes.items()).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(f"{name}\0{digest}\n" for name, digest in hashes.items()).encode()
+    ).hexdigest()
 
 
 def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
@@ -101,7 +107,9 @@ def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
     layers = linear_layers(before, recipe.ignored) if recipe.ignored is not None else {}
     layer_weights = sum(math.prod(tensor.shape) for tensor in layers.values())
     layer_bytes = sum(
-        tensor.size_bytes for name, tensor in after.items() if _is_of(name, layers) and not name.endswith(".bias")
+        tensor.size_bytes
+        for name, tensor in after.items()
+        if _is_of(name, layers) and not name.endswith(".bias")
     )
     return StoredBits(
         linear_layers=round(8 * layer_bytes / layer_weights, 3) if layer_weights else None,
@@ -118,14 +126,18 @@ def _is_of(tensor: str, layers: Collection[str]) -> bool:
 def _gguf_bits(checkpoint: Path) -> StoredBits:
     """A GGUF tensor's shape is that of the model; `blk.` begins the names of the blocks that repeat."""
     tensors = [tensor for path in checkpoint.glob("*.gguf") for tensor in read_gguf_tensors(path)]
-    layers = [tensor for tensor in tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1]
+    layers = [
+        tensor for tensor in tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1
+    ]
     return StoredBits(linear_layers=_bits(layers), whole_model=_bits(tensors))
 
 
 def _openvino_bits(model: Path, checkpoint: Path) -> StoredBits:
     """Of all weights together: OpenVINO's file of weights does not say which of them are whose."""
     weights = sum(math.prod(tensor.shape) for tensor in read_safetensors_headers(model).values())
-    return StoredBits(whole_model=round(8 * weight_bytes(checkpoint) / weights, 3) if weights else None)
+    return StoredBits(
+        whole_model=round(8 * weight_bytes(checkpoint) / weights, 3) if weights else None
+    )
 
 
 def _bits(tensors: Sequence[GgufTensor]) -> float | None:

@@ -45,7 +45,9 @@ from bitbench.util.model_files import read_safetensors_headers
 
 
 @contextmanager
-def hold_variant(place: Path, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+def hold_variant(
+    place: Path, name: str, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[int]:
     """Waits for the lock of `name`; yields its descriptor, which a child process may inherit to hold it as well."""
     with _open(place, name) as lock:
         if not _take(lock):
@@ -103,7 +105,9 @@ class VariantRequest:
         """What the recipe is called, says about itself and reads its text from does not count; that text does. Nor does
         a field at its default: one that is added later changes no key."""
         asked = self.recipe.model_dump(
-            mode="json", exclude_defaults=True, exclude={"name": True, "description": True, "calibration": {"source"}}
+            mode="json",
+            exclude_defaults=True,
+            exclude={"name": True, "description": True, "calibration": {"source"}},
         )
         if self.calibration is None:
             asked.pop("calibration", None)
@@ -150,8 +154,14 @@ def request_variant(
     seed: int = 0,
 ) -> VariantRequest:
     """`versions`: packages of the recipe's environment. `calibration` goes before the source that the recipe names."""
-    telling = {name: versions[name] for name in maker_of(recipe).telling_packages if name in versions}
-    text = read_calibration(calibration or recipe.calibration.source) if recipe.needs_calibration else None
+    telling = {
+        name: versions[name] for name in maker_of(recipe).telling_packages if name in versions
+    }
+    text = (
+        read_calibration(calibration or recipe.calibration.source)
+        if recipe.needs_calibration
+        else None
+    )
     return VariantRequest(model, recipe, telling, text, seed)
 
 
@@ -173,7 +183,9 @@ def ensure_variant(
         with hold_variant(
             place,
             wanted.folder_name,
-            on_wait=lambda: on_progress(QuantizeProgress("waiting: another process is creating it")),
+            on_wait=lambda: on_progress(
+                QuantizeProgress("waiting: another process is creating it")
+            ),
         ) as lock_fd:
             if (there := find_variant_on_disk(wanted, home)) is not None:
                 return there
@@ -181,7 +193,9 @@ def ensure_variant(
     except StoreError as error:
         raise QuantizeError(str(error)) from error
     except OSError as error:
-        raise QuantizeError(_with_advice(f"{wanted.folder_name} could not be written: {error}")) from error
+        raise QuantizeError(
+            _with_advice(f"{wanted.folder_name} could not be written: {error}")
+        ) from error
 
 
 def refuse_impossible_variant(model: Path, recipe: Recipe) -> None:
@@ -191,7 +205,9 @@ def refuse_impossible_variant(model: Path, recipe: Recipe) -> None:
 
 
 def list_variants(home: Path) -> tuple[MadeVariant, ...]:
-    folders = sorted(path for path in _variants(home).glob("*--*--*") if not path.name.startswith("."))
+    folders = sorted(
+        path for path in _variants(home).glob("*--*--*") if not path.name.startswith(".")
+    )
     return tuple(variant for folder in folders if (variant := _read(folder)) is not None)
 
 
@@ -218,7 +234,9 @@ def remove_variant(variant: MadeVariant) -> None:
         SafeFolder(place).remove_folder(doomed)
 
 
-def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
+def _make(
+    wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_progress: OnProgress
+) -> MadeVariant:
     maker = maker_of(wanted.recipe)
     refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
     began = monotonic()
@@ -246,7 +264,9 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
             leftover.unlink()
         SafeFolder(folder).write(_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
         target = place / wanted.folder_name
-        SafeFolder(place).remove_folder(target.name)  # a folder without a manifest that can be read is no variant
+        SafeFolder(place).remove_folder(
+            target.name
+        )  # a folder without a manifest that can be read is no variant
         folder.rename(target)
     (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
     return MadeVariant(target, manifest)
@@ -254,14 +274,25 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
 
 def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
     """Raises QuantizeError before anything uses it. GGUF and OpenVINO files are not looked into."""
-    from bitbench.quantize.defects import MOST_TOLD, refuse_broken  # it needs numpy, and planning does not
+    from bitbench.quantize.defects import (
+        MOST_TOLD,
+        refuse_broken,
+    )  # it needs numpy, and planning does not
 
     if facts.unreached:
         shown = ", ".join(facts.unreached[:MOST_TOLD])
-        more = f" and {len(facts.unreached) - MOST_TOLD:,} more" if len(facts.unreached) > MOST_TOLD else ""
-        raise QuantizeError(f"calibration never reached {shown}{more}; give more text, or other, with --calibration")
+        more = (
+            f" and {len(facts.unreached) - MOST_TOLD:,} more"
+            if len(facts.unreached) > MOST_TOLD
+            else ""
+        )
+        raise QuantizeError(
+            f"calibration never reached {shown}{more}; give more text, or other, with --calibration"
+        )
     if any(work.checkpoint.glob("*.safetensors")):
-        rounds_all = work.recipe.backend == Backend.LLMCOMPRESSOR  # others may keep dense tensors in forms of their own
+        rounds_all = (
+            work.recipe.backend == Backend.LLMCOMPRESSOR
+        )  # others may keep dense tensors in forms of their own
         refuse_broken(work.checkpoint, work.recipe.ignored if rounds_all else None)
 
 
@@ -270,7 +301,9 @@ def _origin(wanted: VariantRequest, place: Path) -> Path | None:
     name = maker_of(wanted.recipe).origin
     if name is None:
         return None
-    there = _read(place / replace(wanted, recipe=catalog.find_recipe(name), calibration=None).folder_name)
+    there = _read(
+        place / replace(wanted, recipe=catalog.find_recipe(name), calibration=None).folder_name
+    )
     return there.path if there else None
 
 
@@ -294,7 +327,9 @@ def _describe(wanted: VariantRequest, work: Work, facts: WorkerFacts, seconds: f
         work=facts,
         bits_per_weight=stored_bits(wanted.model.path, work.checkpoint, wanted.recipe),
         weight_bytes=weight_bytes(work.checkpoint),
-        size_bytes=sum(path.stat().st_size for path in work.checkpoint.rglob("*") if path.is_file()),
+        size_bytes=sum(
+            path.stat().st_size for path in work.checkpoint.rglob("*") if path.is_file()
+        ),
         content_hash=manifest_content_hash(files),
         files=files,
     )
@@ -326,14 +361,21 @@ def _with_advice(cause: str) -> str:
 
 def _keep_log(work: Work, place: Path, name: str) -> Path | None:
     try:
-        return SafeFolder(place).write(name, work.log_file.read_text(encoding="utf-8", errors="replace"))
-    except (OSError, StoreError):  # it wrote none, or the disk is full: the error at hand matters more
+        return SafeFolder(place).write(
+            name, work.log_file.read_text(encoding="utf-8", errors="replace")
+        )
+    except (
+        OSError,
+        StoreError,
+    ):  # it wrote none, or the disk is full: the error at hand matters more
         return None
 
 
 def _read(folder: Path) -> MadeVariant | None:
     try:
-        return MadeVariant(folder, Manifest.model_validate_json(read_bytes(folder / _MANIFEST), context=RECORDED))
+        return MadeVariant(
+            folder, Manifest.model_validate_json(read_bytes(folder / _MANIFEST), context=RECORDED)
+        )
     except (OSError, ValidationError):
         return None
 

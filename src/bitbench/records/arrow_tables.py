@@ -65,7 +65,9 @@ def _perplexity(of: StudyRecords, record: QualityRecord) -> float | None:
     try:
         scores = of.scores_of(record)
         if record.corpus is not None:
-            scores = scores.filter(pc.less(scores["window"], record.corpus.windows))  # longer ones come after
+            scores = scores.filter(
+                pc.less(scores["window"], record.corpus.windows)
+            )  # longer ones come after
         mean = pc.mean(scores["logprob"]).as_py()
     except RowsNotKeptError:
         return None
@@ -103,11 +105,15 @@ def _requests(of: StudyRecords, folder: str) -> pa.Table:
         except RowsNotKeptError:
             continue
         known = {"folder": folder, "study": of.study.name, "trial": trial.id}
-        parts.append(pa.Table.from_arrays([_column(rows, field, known) for field in schema], schema=schema))
+        parts.append(
+            pa.Table.from_arrays([_column(rows, field, known) for field in schema], schema=schema)
+        )
     return pa.concat_tables(parts)
 
 
-def _column(rows: pa.Table, field: pa.Field, known: Mapping[str, str]) -> pa.Array | pa.ChunkedArray:
+def _column(
+    rows: pa.Table, field: pa.Field, known: Mapping[str, str]
+) -> pa.Array | pa.ChunkedArray:
     if field.name in known:
         return pa.array([known[field.name]] * rows.num_rows, field.type)
     return rows.column(field.name)

@@ -43,7 +43,9 @@ class BlockLines:
             self._files.truncate(_NAME, len(complete))
         for number, raw in enumerate(complete.splitlines(), start=1):
             where = f"{_NAME}:{number} in {folder.path}"
-            line = parse_record(raw, BlockLine, BLOCK_FORMAT, where, "remove that line to continue without it")
+            line = parse_record(
+                raw, BlockLine, BLOCK_FORMAT, where, "remove that line to continue without it"
+            )
             self._newest[line.block] = line
 
     @property
@@ -54,7 +56,13 @@ class BlockLines:
         earlier = self._newest.get(block)
         attempt = 1 if earlier is None else earlier.attempt + 1
         line = BlockLine(
-            block=block, attempt=attempt, event="begun", host=host, at=_now(), rounds=rounds, decided=decided
+            block=block,
+            attempt=attempt,
+            event="begun",
+            host=host,
+            at=_now(),
+            rounds=rounds,
+            decided=decided,
         )
         return self._append(line)
 
@@ -64,7 +72,9 @@ class BlockLines:
 
     def end(self, line: BlockLine, rounds: int, seconds: float) -> BlockLine:
         return self._append(
-            line.model_copy(update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds})
+            line.model_copy(
+                update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds}
+            )
         )
 
     def void(self, line: BlockLine, cause: str) -> None:

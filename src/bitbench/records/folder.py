@@ -45,7 +45,12 @@ from bitbench.records.strict_reader import (
     refuse_reading_unplanned_points,
 )
 from bitbench.records.tables import REQUEST_COLUMNS
-from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord, mark_lost_trial_outcomes
+from bitbench.records.trial import (
+    RECORD_FORMAT,
+    InstanceRecord,
+    TrialRecord,
+    mark_lost_trial_outcomes,
+)
 from bitbench.study.base import Record
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Study
@@ -53,7 +58,9 @@ from bitbench.util.errors import RowsNotKeptError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes
 
 
-def _no_rows(record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None) -> pa.Table:
+def _no_rows(
+    record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None
+) -> pa.Table:
     raise RowsNotKeptError(f"the rows of {record.id} were not kept")
 
 
@@ -68,7 +75,9 @@ class StudyRecords:
     quality: Sequence[QualityRecord] = ()
     profiles: Sequence[OperatorProfile] = ()
     roof: MachineRoof | None = None  # None: not measured yet
-    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = _no_rows  # with only these columns
+    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = (
+        _no_rows  # with only these columns
+    )
     scores_of: Callable[[QualityRecord], pa.Table] = _no_rows
 
     @property
@@ -86,7 +95,9 @@ class StudyRecords:
 
     def was_running(self, config: Config) -> bool:
         """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
-        return any(instance.facts.was_running for instance in self.instances if instance.config == config)
+        return any(
+            instance.facts.was_running for instance in self.instances if instance.config == config
+        )
 
     def counted(self, point: Point) -> list[TrialRecord]:
         """The trials of a point that enter its figures."""
@@ -104,7 +115,9 @@ class StudyRecords:
 R = TypeVar("R", bound=Record)
 # Names that only bitbench gives. What is called otherwise is a person's own, and stays.
 _DOCUMENT = re.compile(r"lock\.json|roof\.json|study\.yaml")
-_REQUEST_ROWS = re.compile(r"t\d{5,}(\.\d+)?\.parquet|rows\.parquet", re.ASCII)  # rows: of a trial that runs
+_REQUEST_ROWS = re.compile(
+    r"t\d{5,}(\.\d+)?\.parquet|rows\.parquet", re.ASCII
+)  # rows: of a trial that runs
 _SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
 _LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
 _PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
@@ -144,7 +157,9 @@ class StudyFolder:
         """All records; `name` is how messages call them. Raises StoreError where the run never began."""
         lock = self.lock()
         if lock is None:
-            raise StoreError(f"{self.path} has no lock.json: its run stopped before the first trial; run it again")
+            raise StoreError(
+                f"{self.path} has no lock.json: its run stopped before the first trial; run it again"
+            )
         refuse_reading_mixed_machines(lock, self.path)
         trials = self.trials()
         refuse_reading_unplanned_points(lock.plan, trials, self.path)
@@ -172,21 +187,32 @@ class StudyFolder:
 
     def scores_of(self, record: QualityRecord) -> pa.Table:
         if record.scores_file is None:
-            raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
-        return read_rows_strictly(self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}")
+            raise StoreError(
+                f"measurement {record.id} has no scored tokens: it ended as {record.outcome}"
+            )
+        return read_rows_strictly(
+            self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}"
+        )
 
     def material(self, model: str) -> QualityMaterial | None:
         """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
-        return _read_if_there(self.quality / _material_name(model), QualityMaterial, QUALITY_FORMAT, _RESTORE)
+        return _read_if_there(
+            self.quality / _material_name(model), QualityMaterial, QUALITY_FORMAT, _RESTORE
+        )
 
     def profiles(self) -> list[OperatorProfile]:
-        paths, advice = sorted(self.profiles_folder.glob("p*.json")), "remove it to continue without it"
+        paths, advice = (
+            sorted(self.profiles_folder.glob("p*.json")),
+            "remove it to continue without it",
+        )
         return [read_record_file(path, OperatorProfile, PROFILE_FORMAT, advice) for path in paths]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
-            raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
+            raise RowsNotKeptError(
+                f"trial {trial.id} has no request rows: it ended as {trial.outcome}"
+            )
         tables = [
             read_rows_strictly(self._rows_file(name), REQUEST_COLUMNS, columns, f"trial {trial.id}")
             for name in (trial.requests_file, *trial.more_request_files)
@@ -195,11 +221,15 @@ class StudyFolder:
 
     def _rows_file(self, name: str) -> Path:
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise StoreError(f"a record of {self.path} names rows outside of it ({name}); remove that record")
+            raise StoreError(
+                f"a record of {self.path} names rows outside of it ({name}); remove that record"
+            )
         return self.path / name
 
     def roof(self) -> MachineRoof | None:
-        return _read_if_there(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
+        return _read_if_there(
+            self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again"
+        )
 
     def lock(self) -> Lock | None:
         """None where no run began."""
@@ -216,7 +246,14 @@ class StudyFolder:
             )
             for path in _matching(place, ours)
         ]
-        for path in (self._trials, self._instances, self._quality, self.roof_file, self.report, *rows):
+        for path in (
+            self._trials,
+            self._instances,
+            self._quality,
+            self.roof_file,
+            self.report,
+            *rows,
+        ):
             if path.exists():
                 raise StoreError(
                     f"{self.path} contains {path.relative_to(self.path)} but no lock.json, which says what it was "
@@ -246,7 +283,9 @@ class Writer:
         try:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
+            raise StoreError(
+                f"another bitbench is writing to {folder.path}; wait, or use another folder"
+            ) from None
         if folder.lock() is None:
             folder.refuse_records_without_lock()
         else:
@@ -256,13 +295,18 @@ class Writer:
         for place in (folder.logs, folder.requests, folder.quality):
             self._files.make_folder(place.name)
         self._next_trial = parse_next_record_number(trial.id for trial in folder.trials())
-        self._next_quality = parse_next_record_number(record.id for record in folder.quality_records())
+        self._next_quality = parse_next_record_number(
+            record.id for record in folder.quality_records()
+        )
         # Logs may have been removed, to save space; a start that was killed has nothing else.
         recorded = parse_next_record_number(instance.id for instance in folder.instances())
         self._next_instance = max(recorded, _next_number(folder.logs, _LOG))
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._guard is not None:
             self._guard.close()
@@ -285,14 +329,22 @@ class Writer:
         trial_id = f"t{self._next_trial:05d}"
         self._next_trial += 1
         files = self._keep_parts(trial_id, rows)
-        given = {"id": trial_id, "requests_file": next(iter(files), None), "more_request_files": files[1:]}
+        given = {
+            "id": trial_id,
+            "requests_file": next(iter(files), None),
+            "more_request_files": files[1:],
+        }
         return self._appended(self.folder._trials, draft, given)
 
     def _keep_parts(self, trial_id: str, rows: RequestParts | None) -> tuple[str, ...]:
         """Return the files' names as a record holds them."""
         names = []
         for number, part in enumerate(rows.parts if rows else ()):
-            name = f"requests/{trial_id}.{number}.parquet" if number else f"requests/{trial_id}.parquet"
+            name = (
+                f"requests/{trial_id}.{number}.parquet"
+                if number
+                else f"requests/{trial_id}.parquet"
+            )
             if isinstance(part, bytes):
                 with self._files.replacing(name) as file:
                     file.write(part)
@@ -306,7 +358,9 @@ class Writer:
         record_id = f"q{self._next_quality:04d}"
         self._next_quality += 1
         rows_file = self._write_rows(f"quality/{record_id}.parquet", scores)
-        return self._appended(self.folder._quality, draft, {"id": record_id, "scores_file": rows_file})
+        return self._appended(
+            self.folder._quality, draft, {"id": record_id, "scores_file": rows_file}
+        )
 
     def _write_rows(self, name: str, rows: pa.Table | None) -> str | None:
         """The file's name as a record holds it; None where there are no rows."""
@@ -325,13 +379,20 @@ class Writer:
             with suppress(RowsNotKeptError):
                 self._write_rows(f"quality/{measured.id}.parquet", records.scores_of(measured))
         for profile in records.profiles:
-            self._files.write(f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n")
+            self._files.write(
+                f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n"
+            )
         for lines, written in (
-            (self.folder._trials, [trial.model_copy(update={"more_request_files": ()}) for trial in records.trials]),
+            (
+                self.folder._trials,
+                [trial.model_copy(update={"more_request_files": ()}) for trial in records.trials],
+            ),
             (self.folder._quality, records.quality),
             (self.folder._instances, records.instances),
         ):
-            self._files.write(lines.name, "".join(f"{record.model_dump_json()}\n" for record in written))
+            self._files.write(
+                lines.name, "".join(f"{record.model_dump_json()}\n" for record in written)
+            )
         if records.roof is not None:
             self.write_roof(records.roof)
         self.write_lock(records.lock)
@@ -366,7 +427,9 @@ class Writer:
         return record
 
     def _append(self, lines: Path, record: Record) -> None:
-        self._files.append(lines.name, (record.model_dump_json(exclude_defaults=False) + "\n").encode())
+        self._files.append(
+            lines.name, (record.model_dump_json(exclude_defaults=False) + "\n").encode()
+        )
 
     def _cut_torn_line(self, lines: Path) -> None:
         """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
@@ -412,10 +475,16 @@ def _material_name(model: str) -> str:
 
 
 def _matching(place: Path, ours: re.Pattern[str]) -> list[Path]:
-    return [path for path in sorted(place.iterdir()) if ours.fullmatch(path.name)] if place.is_dir() else []
+    return (
+        [path for path in sorted(place.iterdir()) if ours.fullmatch(path.name)]
+        if place.is_dir()
+        else []
+    )
 
 
 def _next_number(place: Path, ours: re.Pattern[str]) -> int:
     """After those in the names that are taken, by whatever it is."""
-    numbers = [int(found[1]) for path in _matching(place, ours) if (found := ours.fullmatch(path.name))]
+    numbers = [
+        int(found[1]) for path in _matching(place, ours) if (found := ours.fullmatch(path.name))
+    ]
     return 1 + max(numbers, default=0)

@@ -23,7 +23,9 @@ LARGEST_TABLE_BYTES = 2**30  # unpacked
 _PLACE = "tables"
 _MADE_FROM = ("lock.json", "instances.jsonl", "quality.jsonl", "trials.jsonl")
 _NAME = re.compile(rf"({'|'.join(KEPT_TABLES)})-[0-9a-f]{{32}}\.parquet", re.ASCII)
-_COLUMNS = repr([table_schema(name) for name in KEPT_TABLES]).encode()  # of this version of bitbench
+_COLUMNS = repr(
+    [table_schema(name) for name in KEPT_TABLES]
+).encode()  # of this version of bitbench
 
 
 def find_kept_table(folder: Path, records_hash: str, name: str) -> Path | None:
@@ -73,10 +75,14 @@ def read_kept_table(path: Path, name: str, columns: Sequence[str]) -> pa.Table:
         if sum(group.total_byte_size for group in groups) > LARGEST_TABLE_BYTES:
             raise ValueError(f"it unpacks to more than {LARGEST_TABLE_BYTES // 2**20:,} MiB")
         found = file.read(columns=list(columns), use_threads=False)
-        return found.select(list(columns)).cast(pa.schema([expected.field(column) for column in columns]))
+        return found.select(list(columns)).cast(
+            pa.schema([expected.field(column) for column in columns])
+        )
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         cause = str(error).strip().partition("\n")[0].rstrip(".")
-        raise StoreError(f"{path} is damaged and cannot be read: {cause}; remove it, and records are read") from error
+        raise StoreError(
+            f"{path} is damaged and cannot be read: {cause}; remove it, and records are read"
+        ) from error
 
 
 def _file_name(records_hash: str, name: str) -> str:

@@ -11,7 +11,15 @@ from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan
 
 # Facts of a host that change figures; others (kernel version, Python) are recorded but forbid nothing.
-TELLING_FACTS = ("cpu_model", "cpu_flags", "cores", "threads", "governor", "memory_bytes", "accelerators")
+TELLING_FACTS = (
+    "cpu_model",
+    "cpu_flags",
+    "cores",
+    "threads",
+    "governor",
+    "memory_bytes",
+    "accelerators",
+)
 
 # Of one class: what the kernel keeps for itself differs a little from boot to boot.
 SAME_MEMORY = 0.02
@@ -29,7 +37,11 @@ class Accelerator(Record):
     uuid: str | None = None  # which one of its kind: recorded, and no part of what is compared
 
     def __str__(self) -> str:
-        known = [f"{name} {value}" for name, value in self if name not in ("name", "uuid") and value is not None]
+        known = [
+            f"{name} {value}"
+            for name, value in self
+            if name not in ("name", "uuid") and value is not None
+        ]
         return f"{self.name} ({', '.join(known)})" if known else self.name
 
     @property
@@ -52,7 +64,9 @@ class HostFacts(Record):
     python: str | None = None
     virtualization: str | None = None
     accelerators: tuple[Accelerator, ...] = ()  # those that engines see
-    cuda_device_order: str | None = None  # how CUDA counts them: PCI_BUS_ID, as NVML does, or FASTEST_FIRST
+    cuda_device_order: str | None = (
+        None  # how CUDA counts them: PCI_BUS_ID, as NVML does, or FASTEST_FIRST
+    )
 
     @property
     def level(self) -> Level | None:
@@ -89,10 +103,18 @@ class Lock(Record):
     created_at: str | None = None  # wall clock, ISO 8601 in UTC; None: imported
     busy_cores: float | None = None  # that other work kept busy just before it began
     host: HostFacts = HostFacts()
-    hosts: dict[str, HostFacts] = Field(default_factory=dict)  # every machine that measured, by name; all of one class
-    environments: dict[str, dict[str, str]] = Field(default_factory=dict)  # package versions, by environment
-    variants: dict[str, str | None] = Field(default_factory=dict)  # content hashes; None: could not be made then
-    files: dict[str, str] = Field(default_factory=dict)  # hashes of the texts and traces that the study reads
+    hosts: dict[str, HostFacts] = Field(
+        default_factory=dict
+    )  # every machine that measured, by name; all of one class
+    environments: dict[str, dict[str, str]] = Field(
+        default_factory=dict
+    )  # package versions, by environment
+    variants: dict[str, str | None] = Field(
+        default_factory=dict
+    )  # content hashes; None: could not be made then
+    files: dict[str, str] = Field(
+        default_factory=dict
+    )  # hashes of the texts and traces that the study reads
     plan: Plan
     search: SearchLimits | None = None  # of a study that looks for the highest rate
 
@@ -114,7 +136,11 @@ class Lock(Record):
             ("variant", self.variants, run.variants),
             ("file", self.files, run.files),
         ):
-            yield from (f"{kind} {name} has changed" for name in found if known.get(name) not in (None, found[name]))
+            yield from (
+                f"{kind} {name} has changed"
+                for name in found
+                if known.get(name) not in (None, found[name])
+            )
 
     def resumed(self, run: "Lock") -> "Lock":
         """This lock with what a later run adds. What that run has no point for keeps its facts: a third may have."""

@@ -39,7 +39,9 @@ class Operator(Record):
     self_cpu_s: float  # without the operators that it called
     self_cpu_share: float  # of the self time of all operators
     cpu_total_s: float  # with them
-    self_device_s: float | None = None  # of the device kernels it launched; None where there is no device
+    self_device_s: float | None = (
+        None  # of the device kernels it launched; None where there is no device
+    )
 
 
 class GroupTime(Record):
@@ -83,7 +85,9 @@ class OperatorProfile(Record):
     facts: InstanceFacts = InstanceFacts()  # of that instance, with the kernels it chose
     phase: Phase
     batch: int
-    context_tokens: int  # prefill: length of each prompt; decode: of each sequence, half way through its answer
+    context_tokens: (
+        int  # prefill: length of each prompt; decode: of each sequence, half way through its answer
+    )
     steps: int  # that were profiled
     profiled: StepTimes
     unprofiled: StepTimes  # the same work in the same instance with the profiler off

@@ -16,11 +16,15 @@ QUALITY_FORMAT = 1
 SCORE_COLUMNS = (
     RequestColumn("window", "int32", "number of the window"),
     RequestColumn(
-        "position", "int32", "place of the token in its window; the first token has no row, nothing precedes it"
+        "position",
+        "int32",
+        "place of the token in its window; the first token has no row, nothing precedes it",
     ),
     RequestColumn("token", "int32", "the token that stands there in the text"),
     RequestColumn(
-        "logprob", "float32", "its log-probability after what precedes it in the window, over the whole vocabulary"
+        "logprob",
+        "float32",
+        "its log-probability after what precedes it in the window, over the whole vocabulary",
     ),
     RequestColumn("top_tokens", "list<int32>", "the likeliest tokens there, likeliest first"),
     RequestColumn("top_logprobs", "list<float32>", "their log-probabilities"),
@@ -32,7 +36,9 @@ class Condition(StrEnum):
 
     ALONE = "alone"  # one request at a time: what all figures but the noise floor are from
     TOGETHER = "together"  # several at once: only in records of earlier versions
-    RESTARTED = "restarted"  # one at a time in another start of the same config: some of the windows
+    RESTARTED = (
+        "restarted"  # one at a time in another start of the same config: some of the windows
+    )
 
 
 class CorpusFacts(Record):
@@ -129,7 +135,10 @@ class ConversationRecord(Record):
     @property
     def broke_at(self) -> int | None:
         """The turn with the first fault, counted from 1; None where there was none to the end."""
-        return next((turn for turn, answer in enumerate(self.answers, start=1) if answer.fault is not None), None)
+        return next(
+            (turn for turn, answer in enumerate(self.answers, start=1) if answer.fault is not None),
+            None,
+        )
 
 
 class TaskAnswer(Record):

@@ -33,7 +33,9 @@ class RequestRows:
 
     @cached_property
     def is_ok(self) -> npt.NDArray[np.bool_]:
-        return np.asarray(pc.fill_null(pc.equal(self.table["status"], "ok"), False).to_numpy(), dtype=np.bool_)
+        return np.asarray(
+            pc.fill_null(pc.equal(self.table["status"], "ok"), False).to_numpy(), dtype=np.bool_
+        )
 
     @cached_property
     def planned(self) -> Floats:
@@ -76,7 +78,9 @@ class RequestRows:
     def stated_tpot(self) -> Floats:
         """Also where too many are unknown."""
         timed = self.output_tokens - 1
-        if "timed_tokens" in self.table.column_names:  # rows that were written before it existed lack it
+        if (
+            "timed_tokens" in self.table.column_names
+        ):  # rows that were written before it existed lack it
             stated = self.column("timed_tokens")
             timed = np.where(np.isnan(stated), timed, stated)
         decoding = self.column("last_token_s") - self.column("first_token_s")
@@ -114,7 +118,10 @@ class RequestParts:
 
     def read(self) -> pa.Table:
         """In planned order."""
-        tables = [pq.read_table(io.BytesIO(part) if isinstance(part, bytes) else part) for part in self.parts]
+        tables = [
+            pq.read_table(io.BytesIO(part) if isinstance(part, bytes) else part)
+            for part in self.parts
+        ]
         return pa.concat_tables(tables).sort_by("request")
 
     def packed(self) -> Self:

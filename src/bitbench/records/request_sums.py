@@ -62,7 +62,11 @@ class TimeSketch:
         """None where there is no value."""
         if self.count == 0:
             return None
-        return self._total_s / self.count if name == "mean" else self.quantile(float(name.removeprefix("p")) / 100)
+        return (
+            self._total_s / self.count
+            if name == "mean"
+            else self.quantile(float(name.removeprefix("p")) / 100)
+        )
 
     def quantile(self, share: float) -> float | None:
         """Return the value below which this share of all lies, or None where there is none.
@@ -76,7 +80,10 @@ class TimeSketch:
         reached = np.cumsum(self._counts)
         rank = share * (self.count - 1)
         below, above = (
-            LOWEST_S * 2 * _RATIO ** int(np.searchsorted(reached, place, side="right")) / (1 + _RATIO)
+            LOWEST_S
+            * 2
+            * _RATIO ** int(np.searchsorted(reached, place, side="right"))
+            / (1 + _RATIO)
             for place in (math.floor(rank), math.ceil(rank))
         )
         return below + (above - below) * (rank - math.floor(rank))
@@ -88,7 +95,9 @@ class TimeSketch:
         if self._counts is None:
             self._counts = np.zeros(_BINS, dtype=np.int64)
         for values in self._values:
-            places = np.ceil(np.log(np.clip(values, LOWEST_S, HIGHEST_S) / LOWEST_S) / math.log(_RATIO))
+            places = np.ceil(
+                np.log(np.clip(values, LOWEST_S, HIGHEST_S) / LOWEST_S) / math.log(_RATIO)
+            )
             self._counts += np.bincount(places.astype(np.int64), minlength=_BINS)
         self._values = []
 
@@ -130,12 +139,16 @@ class RequestSums:
         self.wrong_tokens: dict[str, WrongTokens] = {}  # by kind: output, input
         self.cached_tokens: int | None = None  # None: no answer says so
         self.delay = TimeSketch()  # of sending
-        self.course: Floats = np.empty((0, 3))  # of neighbouring requests: number, sum of planned times, of latencies
+        self.course: Floats = np.empty(
+            (0, 3)
+        )  # of neighbouring requests: number, sum of planned times, of latencies
         self._times = {name: TimeSketch() for name in SUMMED_TIMES}
         self._totals = _Totals()
         self._least = dict.fromkeys(_EXTENTS, math.inf)
         self._most = dict.fromkeys(_EXTENTS, -math.inf)
-        self._waits: Floats = np.empty((0, 2))  # when at least one request waited for its first token
+        self._waits: Floats = np.empty(
+            (0, 2)
+        )  # when at least one request waited for its first token
 
     @classmethod
     def of(cls, table: pa.Table, objectives: Sequence[Objective] = ()) -> Self:
@@ -212,7 +225,9 @@ class RequestSums:
 
     def statistic(self, time: str, name: Statistic) -> float | None:
         """Of complete requests; None where the time is not defined or not known."""
-        if (time == "tpot" and self.is_tpot_unknown) or (time == "first_answer" and not self._totals.reasoned):
+        if (time == "tpot" and self.is_tpot_unknown) or (
+            time == "first_answer" and not self._totals.reasoned
+        ):
             return None
         return self._times[time].statistic(name)
 
@@ -272,19 +287,26 @@ class RequestSums:
             self._keep_first_failure(failed.slice(first, 1).to_pylist()[0])
 
     def _keep_first_failure(self, row: dict[str, Json] | None) -> None:
-        if row is not None and (self.first_failure is None or row["end_s"] < self.first_failure["end_s"]):
+        if row is not None and (
+            self.first_failure is None or row["end_s"] < self.first_failure["end_s"]
+        ):
             self.first_failure = row
 
     def _note_wrong_tokens(self, table: pa.Table, kind: str) -> None:
         """Where an exact length was asked for: the tokens of a text are the server's to count."""
         asked, counted = table[f"asked_{kind}_tokens"], table[f"{kind}_tokens"]
         differs = pc.fill_null(pc.not_equal(asked, counted), True)
-        wrong = table.filter(pc.and_(pc.is_valid(asked), pc.and_(differs, pc.equal(table["status"], "ok"))))
+        wrong = table.filter(
+            pc.and_(pc.is_valid(asked), pc.and_(differs, pc.equal(table["status"], "ok")))
+        )
         if wrong.num_rows:
-            first = wrong.select(["request", asked_name := f"asked_{kind}_tokens", f"{kind}_tokens"]).slice(0, 1)
+            first = wrong.select(
+                ["request", asked_name := f"asked_{kind}_tokens", f"{kind}_tokens"]
+            ).slice(0, 1)
             (row,) = first.to_pylist()
             self._keep_wrong_tokens(
-                kind, WrongTokens(wrong.num_rows, row["request"], row[asked_name], row[f"{kind}_tokens"])
+                kind,
+                WrongTokens(wrong.num_rows, row["request"], row[asked_name], row[f"{kind}_tokens"]),
             )
 
     def _keep_wrong_tokens(self, kind: str, wrong: WrongTokens) -> None:
@@ -330,7 +352,9 @@ def _totals_of(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
     for metric in {objective.metric for objective in objectives}:
         loosest = max(objective.limit for objective in objectives if objective.metric == metric)
         with np.errstate(invalid="ignore"):
-            good &= ~(_values(rows, metric) > loosest)  # one token has no time per further token: nothing to miss
+            good &= ~(
+                _values(rows, metric) > loosest
+            )  # one token has no time per further token: nothing to miss
     return _Totals(
         output_tokens=float(outputs.sum()),
         tokens=float((inputs + outputs).sum()),

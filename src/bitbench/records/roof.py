@@ -67,7 +67,9 @@ def attainable_under_roof(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -
     layers_peak = roof.int8_ops_per_s.best if in_int8 and roof.int8_ops_per_s else peak
     memory_s = cost.size_bytes / roof.read_bytes_per_s.best
     arithmetic_s = cost.matmul_flops / layers_peak + cost.attention_flops / peak
-    return Attainable(seconds=max(memory_s, arithmetic_s), memory_s=memory_s, arithmetic_s=arithmetic_s)
+    return Attainable(
+        seconds=max(memory_s, arithmetic_s), memory_s=memory_s, arithmetic_s=arithmetic_s
+    )
 
 
 class PointRoof(Record):

@@ -53,7 +53,10 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
 
 def parse_next_record_number(ids: Iterable[str]) -> int:
     """The number after the highest of `t00001`, `t00002`, …: also where a line between them was removed."""
-    return 1 + max((int(number[1:]) for number in ids if number[1:].isascii() and number[1:].isdigit()), default=0)
+    return 1 + max(
+        (int(number[1:]) for number in ids if number[1:].isascii() and number[1:].isdigit()),
+        default=0,
+    )
 
 
 def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -61,7 +64,9 @@ def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     record."""
     try:
         with open_to_read(path) as file:
-            for number, line in enumerate(iter(lambda: file.readline(LARGEST_RECORD_BYTES + 1), b""), start=1):
+            for number, line in enumerate(
+                iter(lambda: file.readline(LARGEST_RECORD_BYTES + 1), b""), start=1
+            ):
                 if line.endswith(b"\n") or len(line) > LARGEST_RECORD_BYTES:
                     yield number, line
     except FileNotFoundError:
@@ -80,7 +85,9 @@ def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
     return parse_record(raw, kind, newest, str(path), advice)
 
 
-def read_rows_strictly(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
+def read_rows_strictly(
+    path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str
+) -> pa.Table:
     """Rows of a record; only the columns of these names where some are given. `whose`: `trial
     t00001`."""
     schema = strict_reader_schema(kinds)
@@ -88,10 +95,16 @@ def read_rows_strictly(path: Path, kinds: Sequence[RequestColumn], names: Sequen
     try:
         with open_to_read(path) as file:
             kept = pq.ParquetFile(file)
-            later = [kind.name for kind in kinds if kind.is_later and kind.name not in kept.schema_arrow.names]
+            later = [
+                kind.name
+                for kind in kinds
+                if kind.is_later and kind.name not in kept.schema_arrow.names
+            ]
             table = kept.read(columns=[name for name in wanted if name not in later])
             for name in later:
-                table = table.append_column(schema.field(name), pa.nulls(table.num_rows, schema.field(name).type))
+                table = table.append_column(
+                    schema.field(name), pa.nulls(table.num_rows, schema.field(name).type)
+                )
             return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
     except FileNotFoundError:
         raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
@@ -103,7 +116,12 @@ def read_rows_strictly(path: Path, kinds: Sequence[RequestColumn], names: Sequen
 
 
 def strict_reader_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
-    return pa.schema([(column.name, _ARROW_TYPES.get(column.arrow_type, column.arrow_type)) for column in columns])
+    return pa.schema(
+        [
+            (column.name, _ARROW_TYPES.get(column.arrow_type, column.arrow_type))
+            for column in columns
+        ]
+    )
 
 
 class NewerFormatError(ValueError):
@@ -115,9 +133,13 @@ def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str
     try:
         return _checked_record(raw, kind, newest)
     except NewerFormatError as error:
-        raise StoreError(f"{where} was written by a newer bitbench ({error}); update bitbench") from error
+        raise StoreError(
+            f"{where} was written by a newer bitbench ({error}); update bitbench"
+        ) from error
     except ValueError as error:
-        raise StoreError(f"{where} is damaged and cannot be read: {_cause_of_damage(error)}; {advice}") from error
+        raise StoreError(
+            f"{where} is damaged and cannot be read: {_cause_of_damage(error)}; {advice}"
+        ) from error
 
 
 def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
@@ -133,7 +155,9 @@ def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
     if version > newest:
         raise NewerFormatError(f"record format {version}, this one knows {newest}")
     record = kind.model_validate(content, context=RECORDED)
-    if (started_at := getattr(record, "started_at", None)) is not None:  # durations of a study are counted from it
+    if (
+        started_at := getattr(record, "started_at", None)
+    ) is not None:  # durations of a study are counted from it
         datetime.fromisoformat(started_at)
     return record
 
@@ -148,12 +172,17 @@ def refuse_reading_mixed_machines(lock: Lock, folder: Path) -> None:
             )
 
 
-def refuse_reading_unplanned_points(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
+def refuse_reading_unplanned_points(
+    plan: Plan, trials: Iterable[TrialRecord], folder: Path
+) -> None:
     """Raises StoreError for a point whose engine, variant or workload is nowhere in the plan."""
     engines = {setup.name for setup in plan.study.engines}
     variants = {variant.name for variant in plan.variants}
     workloads = {workload.name for workload in plan.study.workloads}
-    planned = (("lock.json", point) for point in (*plan.points, *(refusal.point for refusal in plan.refusals)))
+    planned = (
+        ("lock.json", point)
+        for point in (*plan.points, *(refusal.point for refusal in plan.refusals))
+    )
     recorded = ((f"trials.jsonl, trial {trial.id},", trial.point) for trial in trials)
     for place, point in chain(planned, recorded):
         config = point.config
@@ -177,4 +206,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path} cannot be read ({error.strerror}); make it readable, or restore it from a copy")
+    return StoreError(
+        f"{path} cannot be read ({error.strerror}); make it readable, or restore it from a copy"
+    )

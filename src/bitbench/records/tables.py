@@ -22,17 +22,31 @@ class RequestColumn(NamedTuple):
 REQUEST_COLUMNS = (
     RequestColumn("request", "int32", "number within the trial, in planned order"),
     RequestColumn("planned_s", "float64", "when it should be sent; latencies count from here"),
-    RequestColumn("scheduled_s", "float64", "planned_s where a schedule said when; null where it followed an answer"),
+    RequestColumn(
+        "scheduled_s",
+        "float64",
+        "planned_s where a schedule said when; null where it followed an answer",
+    ),
     RequestColumn("sent_s", "float64", "when its bytes were handed to the socket"),
-    RequestColumn("first_token_s", "float64", "when the first chunk with text arrived, reasoning or answer"),
-    RequestColumn("first_answer_s", "float64", "when the first chunk of the answer arrived, after any reasoning"),
+    RequestColumn(
+        "first_token_s", "float64", "when the first chunk with text arrived, reasoning or answer"
+    ),
+    RequestColumn(
+        "first_answer_s",
+        "float64",
+        "when the first chunk of the answer arrived, after any reasoning",
+    ),
     RequestColumn("last_token_s", "float64", "when the last chunk with text arrived"),
     RequestColumn("end_s", "float64", "when the stream was complete, or had failed"),
     RequestColumn(
-        "chunk_s", "list<float64>", "arrival of each chunk from the first with text on; it may carry several tokens"
+        "chunk_s",
+        "list<float64>",
+        "arrival of each chunk from the first with text on; it may carry several tokens",
     ),
     RequestColumn(
-        "asked_input_tokens", "int32", "prompt tokens asked for; null for text, whose tokens only the server counts"
+        "asked_input_tokens",
+        "int32",
+        "prompt tokens asked for; null for text, whose tokens only the server counts",
     ),
     RequestColumn("asked_output_tokens", "int32", "output tokens asked for"),
     RequestColumn("input_tokens", "int32", "prompt tokens, from the engine's usage"),
@@ -76,7 +90,9 @@ class TableColumn(NamedTuple):
     name: str
     arrow_type: str
     meaning: str
-    own_path: str | None = None  # of the value, in a record as JSON and what is joined with it; its name unless given
+    own_path: str | None = (
+        None  # of the value, in a record as JSON and what is joined with it; its name unless given
+    )
 
     @property
     def path(self) -> str:
@@ -105,10 +121,19 @@ def _meaning(column: str) -> str:
 FOLDER = TableColumn("folder", "string", "the study folder, below the one that was opened")
 STUDY = TableColumn("study", "string", "name of the study")
 CONFIG = (
-    TableColumn("variant", "string", "model/recipe; none where the engine has no model", "point.config.variant"),
-    TableColumn("engine", "string", "name of the engine's setup in the study", "point.config.engine"),
+    TableColumn(
+        "variant",
+        "string",
+        "model/recipe; none where the engine has no model",
+        "point.config.variant",
+    ),
+    TableColumn(
+        "engine", "string", "name of the engine's setup in the study", "point.config.engine"
+    ),
 )
-_OWN_CONFIG = tuple(column._replace(own_path=column.path.removeprefix("point.")) for column in CONFIG)
+_OWN_CONFIG = tuple(
+    column._replace(own_path=column.path.removeprefix("point.")) for column in CONFIG
+)
 _OUTCOME = (
     TableColumn(
         "outcome",
@@ -128,14 +153,23 @@ STUDIES = StudyTable(
         TableColumn("description", "string", "what the study file says", "plan.study.description"),
         TableColumn("created_at", "timestamp", "when it was begun, in UTC"),
         TableColumn("bitbench", "string", "version that ran it"),
-        TableColumn("imported_from", "string", "tool whose files it was made from", "plan.imported_from.tool"),
+        TableColumn(
+            "imported_from",
+            "string",
+            "tool whose files it was made from",
+            "plan.imported_from.tool",
+        ),
         TableColumn("metric", "string", "metric that is ranked", "plan.study.measure.metric"),
-        TableColumn("baseline", "string", "config that others are compared with", "plan.study.baseline"),
+        TableColumn(
+            "baseline", "string", "config that others are compared with", "plan.study.baseline"
+        ),
         _at("host", "cpu_model", "string", "processor"),
         _at("host", "cores", "int32", "physical cores"),
         _at("host", "threads", "int32", "hardware threads"),
         _at("host", "memory_bytes", "int64", "memory of the machine"),
-        TableColumn("accelerators", "list<string>", "names of its devices", "host.accelerators.name"),
+        TableColumn(
+            "accelerators", "list<string>", "names of its devices", "host.accelerators.name"
+        ),
         _at("host", "os", "string", "operating system"),
     ),
 )
@@ -156,7 +190,9 @@ TRIALS = StudyTable(
         TableColumn("block", "int32", "round of starts"),
         TableColumn("index", "int32", "number within its block"),
         TableColumn(
-            "turn", "int32", "1: directly after another trial of its turn, and in no figure unless the report says"
+            "turn",
+            "int32",
+            "1: directly after another trial of its turn, and in no figure unless the report says",
         ),
         _STARTED,
         TableColumn("duration_s", "float64", "how long it took"),
@@ -176,7 +212,11 @@ INSTANCES = StudyTable(
         TableColumn("instance", "string", "its id", "id"),
         *_OWN_CONFIG,
         TableColumn("block", "int32", "round of starts"),
-        TableColumn("host", "string", "the machine it ran on; null of an import, and of a server that was running"),
+        TableColumn(
+            "host",
+            "string",
+            "the machine it ran on; null of an import, and of a server that was running",
+        ),
         _STARTED,
         TableColumn("ready_s", "float64", "from start to ready"),
         *_OUTCOME,
@@ -200,7 +240,10 @@ REQUESTS = StudyTable(
         FOLDER,
         STUDY,
         TableColumn("trial", "string", "id of its trial"),
-        *(TableColumn(column.name, column.arrow_type, column.meaning) for column in REQUEST_COLUMNS),
+        *(
+            TableColumn(column.name, column.arrow_type, column.meaning)
+            for column in REQUEST_COLUMNS
+        ),
     ),
 )
 QUALITY = StudyTable(
@@ -216,7 +259,12 @@ QUALITY = StudyTable(
         TableColumn("duration_s", "float64", "how long it took"),
         *_OUTCOME,
         TableColumn("corpus", "string", "which text", "corpus.description"),
-        TableColumn("windows_hash", "string", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
+        TableColumn(
+            "windows_hash",
+            "string",
+            "equal hashes: the same tokens were scored",
+            "corpus.windows_hash",
+        ),
         TableColumn("windows", "int32", "pieces of the text", "corpus.windows"),
         TableColumn(
             "condition",
@@ -224,7 +272,17 @@ QUALITY = StudyTable(
             "alone: what figures are from; restarted: for the noise floor",
         ),
         TableColumn("tokens", "int64", "tokens that were scored"),
-        TableColumn("perplexity", "float64", f"{_meaning('perplexity')} Over the windows of `window_tokens`."),
+        TableColumn(
+            "perplexity",
+            "float64",
+            f"{_meaning('perplexity')} Over the windows of `window_tokens`.",
+        ),
     ),
 )
-TABLES = {"studies": STUDIES, "trials": TRIALS, "instances": INSTANCES, "requests": REQUESTS, "quality": QUALITY}
+TABLES = {
+    "studies": STUDIES,
+    "trials": TRIALS,
+    "instances": INSTANCES,
+    "requests": REQUESTS,
+    "quality": QUALITY,
+}

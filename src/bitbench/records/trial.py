@@ -27,7 +27,9 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"  # not ready, or no answer, within the limit
     CRASHED = "crashed"  # the process ended, or the connection broke
     OVERLOADED = "overloaded"  # the server refused requests because it has too many
-    CLIENT_BOUND = "client_bound"  # our own client was too late: the figures would be ours, not the engine's
+    CLIENT_BOUND = (
+        "client_bound"  # our own client was too late: the figures would be ours, not the engine's
+    )
     # The machine, or somebody on it, interfered: killed from outside, no disk, the clock was set.
     DISTURBED = "disturbed"
     LOST = "lost"  # its machine went away, or its block was repeated on another one
@@ -51,8 +53,12 @@ class ObjectiveResult(Record):
 
     holds: bool | None  # None: a time that was promised is unknown
     why_not: str | None = None
-    excess_s: float | None = None  # by how much it missed: beyond the limit, or growth over the whole trial
-    growth: float | None = None  # seconds of latency per second of the trial; None: too few requests to tell
+    excess_s: float | None = (
+        None  # by how much it missed: beyond the limit, or growth over the whole trial
+    )
+    growth: float | None = (
+        None  # seconds of latency per second of the trial; None: too few requests to tell
+    )
 
 
 class TrialMetrics(Record):
@@ -87,7 +93,9 @@ class WorkerHealth(Record):
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
     clock_step_s: float = 0.0  # by how much the wall clock was set meanwhile; forward is positive
-    stolen_share: float = 0.0  # of its machine's processors, that a hypervisor gave to other machines meanwhile
+    stolen_share: float = (
+        0.0  # of its machine's processors, that a hypervisor gave to other machines meanwhile
+    )
     # Tokens have the time at which the kernel received them, so that noticing them late does not lengthen their times.
     kernel_times: bool = False
 
@@ -124,7 +132,9 @@ class EngineMetrics(Record):
 
     queue_s: float | None = None  # of a request, on average: from its arrival until it was taken up
     waiting: float | None = None  # requests that were still in its queue when the trial had ended
-    preemptions: float | None = None  # requests that were set aside, and computed again, for lack of KV cache
+    preemptions: float | None = (
+        None  # requests that were set aside, and computed again, for lack of KV cache
+    )
     prompt_tokens: float | None = None
     cached_tokens: float | None = None  # of prompts, that came out of a prefix cache
     kv_use: float | None = None  # share of the KV cache that was taken when the trial had ended
@@ -143,7 +153,9 @@ class GpuUse(Record):
     sm_clock_high_mhz: int | None = None
     memory_clock_mhz: int | None = None  # the lowest that was seen
     temperature_c: int | None = None  # the highest that was seen
-    slowed_by: tuple[str, ...] | None = None  # why clocks were lower than they could be: "power cap"
+    slowed_by: tuple[str, ...] | None = (
+        None  # why clocks were lower than they could be: "power cap"
+    )
     other_processes: int | None = None  # the most that computed there beside the engine
 
 
@@ -169,7 +181,9 @@ class TrialRecord(Record):
     outcome: Outcome
     cause: str | None = None
     log_lines: tuple[str, ...] = ()
-    metrics: TrialMetrics = TrialMetrics()  # also of a rejected trial, whose requests were all answered
+    metrics: TrialMetrics = (
+        TrialMetrics()
+    )  # also of a rejected trial, whose requests were all answered
     # What the client's lateness may have moved too far (`Metric.moves_with`), although the trial counts: ttft, itl.
     uncertain: tuple[str, ...] = ()
     client: ClientHealth | None = None
@@ -197,7 +211,10 @@ class TrialRecord(Record):
     @property
     def is_rejected(self) -> bool:
         """Whether its requests were answered and the client or the machine spoiled their times."""
-        return self.outcome in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) and self.metrics != TrialMetrics()
+        return (
+            self.outcome in (Outcome.CLIENT_BOUND, Outcome.DISTURBED)
+            and self.metrics != TrialMetrics()
+        )
 
 
 class KernelPath(StrEnum):
@@ -216,7 +233,9 @@ class KernelChoice(Record):
     kernel: str  # "CPUInt8ScaledMMLinearKernel", "dense bfloat16"
     layers: int | None = None  # how many; None where the engine does not say
     path: KernelPath | None = None  # None where it is not known, or does not apply
-    source: Literal["log", "modules"]  # where it was read: what the engine said, or what its modules are
+    source: Literal[
+        "log", "modules"
+    ]  # where it was read: what the engine said, or what its modules are
 
     @property
     def shown(self) -> str:
@@ -231,7 +250,9 @@ class InstanceFacts(Record):
     versions: dict[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()  # without secrets
     kernels: tuple[str, ...] = ()  # what was really selected, in the engine's own words
-    kernel_choices: tuple[KernelChoice, ...] = ()  # the same, per kind of layers; empty where it cannot be told
+    kernel_choices: tuple[
+        KernelChoice, ...
+    ] = ()  # the same, per kind of layers; empty where it cannot be told
     weight_bytes_loaded: int | None = None  # as they lie in memory, over all devices
     kv_cache_bytes: int | None = None  # set aside; None where it grows with the requests
     kv_cache_tokens: int | None = None  # of all requests together: the most that fit at once
@@ -239,9 +260,13 @@ class InstanceFacts(Record):
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None
-    was_running: bool = False  # bitbench did not start it: its trials say nothing about another start
+    was_running: bool = (
+        False  # bitbench did not start it: its trials say nothing about another start
+    )
     notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()  # of the engine, about its own speed, in its words: an untuned or slower kernel
+    warnings: tuple[
+        str, ...
+    ] = ()  # of the engine, about its own speed, in its words: an untuned or slower kernel
 
 
 class InstanceRecord(Record):
@@ -251,7 +276,9 @@ class InstanceRecord(Record):
     id: str
     config: Config
     block: int
-    host: str | None = None  # its machine, as `hosts` of the lock names it; None: imported, or a running server
+    host: str | None = (
+        None  # its machine, as `hosts` of the lock names it; None: imported, or a running server
+    )
     started_at: str | None
     ready_s: float | None = None  # from start to ready; None where it never was, or was imported
     outcome: Outcome
@@ -265,16 +292,28 @@ class InstanceRecord(Record):
 REPEATED = "Its machine was lost later in this block, which was repeated as a whole."
 
 
-def mark_lost_trial_outcomes(trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]) -> list[TrialRecord]:
+def mark_lost_trial_outcomes(
+    trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]
+) -> list[TrialRecord]:
     """The trials, with the outcome `lost` where they were taken back."""
     instances = list(instances)
-    last_lost = {instance.block: place for place, instance in enumerate(instances) if instance.outcome is Outcome.LOST}
+    last_lost = {
+        instance.block: place
+        for place, instance in enumerate(instances)
+        if instance.outcome is Outcome.LOST
+    }
     if not last_lost:
         return list(trials)
-    gone = {instance.id for place, instance in enumerate(instances) if place < last_lost.get(instance.block, -1)}
+    gone = {
+        instance.id
+        for place, instance in enumerate(instances)
+        if place < last_lost.get(instance.block, -1)
+    }
     taken_back = {"outcome": Outcome.LOST, "cause": REPEATED}
     return [
-        trial.model_copy(update=taken_back) if trial.outcome is Outcome.OK and trial.instance_id in gone else trial
+        trial.model_copy(update=taken_back)
+        if trial.outcome is Outcome.OK and trial.instance_id in gone
+        else trial
         for trial in trials
     ]
 

@@ -10,7 +10,10 @@ from bitbench.reports.document.words import plain_words
 from bitbench.study.plan import Config
 
 MAX_LABEL = 48
-CHOSEN, FLAGGED = "★", "✗"  # before a name: what the answer recommends, and what lost too much quality
+CHOSEN, FLAGGED = (
+    "★",
+    "✗",
+)  # before a name: what the answer recommends, and what lost too much quality
 
 
 class Labels:
@@ -22,14 +25,29 @@ class Labels:
         model = _same(config.variant.partition("/")[0] for config in known if "/" in config.variant)
         engine = _same(config.engine for config in known)
         several = len(known) > 1
-        prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
-        suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
-        shorts = _distinct_labels([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
+        prefix = (
+            f"{model}/"
+            if several and model and all(name.startswith(f"{model}/") for name in names)
+            else ""
+        )
+        suffix = (
+            f" @ {engine}"
+            if several and engine and all(name.endswith(f" @ {engine}") for name in names)
+            else ""
+        )
+        shorts = _distinct_labels(
+            [name.removeprefix(prefix).removesuffix(suffix) for name in names], limit
+        )
         self._limit, self._prefix, self._suffix = limit, prefix, suffix
         self._marks: Mapping[Config, str] = {}
         self._of = dict(zip(known, shorts, strict=True))
-        said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
-        self.shared = plain_words(" ".join(part for part in said if part))  # in words; empty where they share nothing
+        said = [
+            f"Model: {prefix.removesuffix('/')}." if prefix else "",
+            f"Engine: {engine}." if suffix else "",
+        ]
+        self.shared = plain_words(
+            " ".join(part for part in said if part)
+        )  # in words; empty where they share nothing
 
     def __getitem__(self, config: Config) -> str:
         return f"{self.mark(config)} {self.name(config)}".strip()
@@ -63,7 +81,9 @@ def _distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
     for name in names:
         short = plain_words(name, limit) or "?"
         numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
-        found.append(short if short not in found else next(free for free in numbered if free not in found))
+        found.append(
+            short if short not in found else next(free for free in numbered if free not in found)
+        )
     return found
 
 

@@ -9,7 +9,16 @@ from bitbench.records.lock import Lock
 from bitbench.reports.charts.curves import load_curve_figures
 from bitbench.reports.charts.rows import ratio_figure
 from bitbench.reports.charts.trade import trade_figure
-from bitbench.reports.document.model import Block, Chart, Document, Figure, Name, Paragraph, Phrase, Section
+from bitbench.reports.document.model import (
+    Block,
+    Chart,
+    Document,
+    Figure,
+    Name,
+    Paragraph,
+    Phrase,
+    Section,
+)
 from bitbench.reports.document.numbers import estimated
 from bitbench.reports.document.words import (
     bullets,
@@ -61,9 +70,16 @@ def study_document(
     out."""
     was_running = bool(summary.points) and all(point.was_running for point in summary.points)
     is_sweep = bool(sweep_points(summary, was_running=was_running))
-    openings = [] if is_sweep else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
+    openings = (
+        []
+        if is_sweep
+        else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
+    )
     measures_speed = bool(summary.study.workloads)
-    quality = [quality_section(summary), *lead_parts_of_features(summary, "section", ReportPlace.QUALITY)]
+    quality = [
+        quality_section(summary),
+        *lead_parts_of_features(summary, "section", ReportPlace.QUALITY),
+    ]
     first = [
         *([sweep_section(summary)] if is_sweep else []),
         *lead_parts_of_features(summary, "section", ReportPlace.ANSWER),
@@ -99,7 +115,9 @@ def study_document(
     )
 
 
-_NO_RESULT = " without a result, since this machine or its client was too busy; run the study again."
+_NO_RESULT = (
+    " without a result, since this machine or its client was too busy; run the study again."
+)
 
 
 @dataclass(frozen=True)
@@ -125,7 +143,14 @@ class _Opening:
             model = strong(Name(self.summary.model), ": ") if self.summary.model else ()
             yield Paragraph(say(model, self.lead.headline))
         elif figures := [*_figures_alone(self.summary)]:
-            yield Paragraph(say(strong(Name(self.labels[self.summary.configs[0].config])), ": ", listing(figures), "."))
+            yield Paragraph(
+                say(
+                    strong(Name(self.labels[self.summary.configs[0].config])),
+                    ": ",
+                    listing(figures),
+                    ".",
+                )
+            )
 
     def charts(self) -> Iterator[Block]:
         yield from self._own_names(Chart(figure) for figure in self.figures)
@@ -152,24 +177,38 @@ def _figures_alone(summary: StudySummary) -> Iterator[Phrase]:
     definition = summary.definitions[summary.primary_metric]
     for ranking in summary.rankings if len(summary.configs) == 1 else ():
         for entry in ranking.entries:
-            yield say(estimated(ranked_estimate(summary, ranking, entry), definition), " on ", Name(ranking.workload))
+            yield say(
+                estimated(ranked_estimate(summary, ranking, entry), definition),
+                " on ",
+                Name(ranking.workload),
+            )
 
 
 def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> Iterator[Block]:
     if lacking := [point.point for point in summary.lacking]:
         workloads = listing(name_phrases(dict.fromkeys(point.workload for point in lacking)))
-        yield paragraph(strong("Not complete:"), f" {plural(len(lacking), 'point')} on ", workloads, _NO_RESULT)
+        yield paragraph(
+            strong("Not complete:"), f" {plural(len(lacking), 'point')} on ", workloads, _NO_RESULT
+        )
     for opening in openings:
         yield from opening.headline()
         if opening is openings[0]:
             yield from _of_what(summary, lock)
         yield from opening.charts()
     if summary.models:
-        yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
+        yield paragraph(
+            "Models are not compared with each other: each has ranks and a baseline of its own."
+        )
     reasons = [reason for opening in openings if opening.lead for reason in opening.lead.more]
     if reasons:
         yield Paragraph(joined(reasons, " "))
-    yield from bullets([*remarks(summary), *quality_sentences(summary), *lead_parts_of_features(summary, "sentences")])
+    yield from bullets(
+        [
+            *remarks(summary),
+            *quality_sentences(summary),
+            *lead_parts_of_features(summary, "sentences"),
+        ]
+    )
     if (verdict := objectives_sentence(summary)) is not None:
         yield Paragraph(verdict)
     if summary.study.description:
@@ -190,7 +229,9 @@ def _load_answer(summary: StudySummary) -> Iterator[Block]:
 def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
     """What a reader must know before believing a figure."""
     # Models of which only the shape is real.
-    if untrained := {variant.model_name for variant in lock.plan.variants if variant.facts.random_weights}:
+    if untrained := {
+        variant.model_name for variant in lock.plan.variants if variant.facts.random_weights
+    }:
         yield Paragraph(
             say(
                 strong("Random weights:"),
@@ -219,7 +260,9 @@ def _trade_offs(summary: StudySummary, labels: Labels) -> Iterator[Section]:
     """Of the workloads after the first, whose figure stands above."""
     figures = [trade_figure(summary, ranking, labels) for ranking in summary.rankings[1:]]
     if drawn := [figure for figure in figures if figure]:
-        yield _charts(ranked_section_title("Speed against quality or memory", summary), TRADE, drawn)
+        yield _charts(
+            ranked_section_title("Speed against quality or memory", summary), TRADE, drawn
+        )
 
 
 def _charts(title: Phrase, said: str, figures: Sequence[Figure]) -> Section:

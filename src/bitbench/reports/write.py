@@ -22,10 +22,14 @@ Told = TypeVar("Told")
 
 def path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     """A function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`; the longest folder goes first."""
-    known = sorted({str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True)
+    known = sorted(
+        {str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True
+    )
     if not known:
         return str
-    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(folder) for folder in known)})(?![\w.-])")
+    pattern = re.compile(
+        rf"(?<![\w.-])(?:{'|'.join(re.escape(folder) for folder in known)})(?![\w.-])"
+    )
     return lambda text: pattern.sub("…", text)
 
 
@@ -43,7 +47,9 @@ def shorten_report_paths(told: Told, short: Callable[[str], str]) -> Told:
         found = tuple(shorten_report_paths(item, short) for item in told)
     elif isinstance(told, BaseModel):
         fields = (_TOLD | _LEADING) & type(told).model_fields.keys()
-        found = told.model_copy(update={field: shorten_report_paths(getattr(told, field), short) for field in fields})
+        found = told.model_copy(
+            update={field: shorten_report_paths(getattr(told, field), short) for field in fields}
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -65,7 +71,9 @@ class StudyReport:
     @cached_property
     def document(self) -> "Document":
         """For any of the renderers."""
-        from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
+        from bitbench.reports.study import (
+            study_document,
+        )  # brings the drawing of charts: a second to import
 
         return study_document(self.summary, self.records.lock)
 
@@ -87,5 +95,7 @@ class StudyReport:
     def _short(self) -> Callable[[str], str]:
         """For what lies in this home, in the study's folder, or in the home in which it was run."""
         paths = [variant.path for variant in self.records.plan.variants if variant.path is not None]
-        homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
+        homes = [
+            up.parent for path in paths for up in path.parents if up.name in ("models", "variants")
+        ]
         return path_shortener([self._home, self.folder.path.resolve(), Path.home(), *homes])

@@ -19,7 +19,11 @@ from bitbench.analysis.budget import (
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.ranking import ModelGroup, model_group_speeds, ranking_model_groups
-from bitbench.analysis.sequential import SequentialAnalysis, points_with_open_claims, primary_metric_of
+from bitbench.analysis.sequential import (
+    SequentialAnalysis,
+    points_with_open_claims,
+    primary_metric_of,
+)
 from bitbench.planning.estimate import Estimator
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
@@ -59,7 +63,9 @@ class BlockPlanner:
         self._tasks: dict[int, BlockTask] = {}
         self._trials: list[TrialRecord] = []
         self._others: list[InstanceRecord | QualityRecord] = []
-        self._known_standings: dict[int, Standings] = {}  # after so many blocks, of the records so far
+        self._known_standings: dict[
+            int, Standings
+        ] = {}  # after so many blocks, of the records so far
 
     def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
         self._known_standings.clear()
@@ -107,7 +113,9 @@ class BlockPlanner:
         left_s = budget_s - ends_s[task.block]
         if self._design(task.points).round_s > left_s:
             return min(rounds, done)
-        if done == rounds < self._measure.trials.max and self._is_last(task.block, ends_s, budget_s):
+        if done == rounds < self._measure.trials.max and self._is_last(
+            task.block, ends_s, budget_s
+        ):
             return rounds + 1
         return rounds
 
@@ -126,7 +134,9 @@ class BlockPlanner:
         """What the budget buys, from what is known now; None without a budget, or where it buys too little."""
         if self._measure.budget is None:
             return None
-        return self._plan_blocks(self._points, self._measure.budget, self._components(self._blocks_known()))
+        return self._plan_blocks(
+            self._points, self._measure.budget, self._components(self._blocks_known())
+        )
 
     def remaining_s(self) -> float:
         """Of the budget; without one, for the least that is left."""
@@ -143,15 +153,23 @@ class BlockPlanner:
     def _is_last(self, block: int, ends_s: Mapping[int, float], budget_s: float) -> bool:
         if block + 1 < self.blocks_in_any_case:
             return False
-        fits = another_block_fits(ends_s[block], ends_s[block] - _end_before(block, ends_s), budget_s)
+        fits = another_block_fits(
+            ends_s[block], ends_s[block] - _end_before(block, ends_s), budget_s
+        )
         return block + 1 >= self._measure.starts.max or not fits
 
     def _standings(self, blocks: int) -> Standings:
         """What the records of the first blocks say of each model."""
         if blocks not in self._known_standings:
             trials = [trial for trial in self._trials if trial.block < blocks]
-            others = [record for record in self._others if isinstance(record, QualityRecord) or record.block < blocks]
-            self._known_standings[blocks] = {field: field.standing(trials, others) for field in self._fields}
+            others = [
+                record
+                for record in self._others
+                if isinstance(record, QualityRecord) or record.block < blocks
+            ]
+            self._known_standings[blocks] = {
+                field: field.standing(trials, others) for field in self._fields
+            }
         return self._known_standings[blocks]
 
     def _undecided(self, blocks: int) -> frozenset[Point]:

@@ -22,14 +22,21 @@ from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.running.loop import THIS_HOST, Schedule, run_study
 from bitbench.running.progress import BlockTask, Progress, Recorded
-from bitbench.running.runner import StudyRun, refuse_other_facts, refuse_other_study, study_residence
+from bitbench.running.runner import (
+    StudyRun,
+    refuse_other_facts,
+    refuse_other_study,
+    study_residence,
+)
 from bitbench.running.trial import now
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import StoreError, UsageError
 from bitbench.util.files import read_bytes
 
-MACHINE_VARIABLE = "BITBENCH_MACHINE"  # this machine's name in records, where its host name is not its own
+MACHINE_VARIABLE = (
+    "BITBENCH_MACHINE"  # this machine's name in records, where its host name is not its own
+)
 
 
 class OneBlockPlanner:
@@ -79,7 +86,12 @@ def measure_block(block: int, study: StudyRun) -> None:
         )
         line = schedule.lines.newest.get(block)
         if line is not None and line.event == "begun" and line.host != machine:
-            void_block(line, f"{line.host} was lost in this block, which {machine} repeats.", schedule, writer)
+            void_block(
+                line,
+                f"{line.host} was lost in this block, which {machine} repeats.",
+                schedule,
+                writer,
+            )
         study.observer.study_started(plan, schedule.measured)
         run_study(run, schedule, writer, study.copy_records)
 
@@ -114,9 +126,13 @@ def _refuse_block(block: int, plan: Plan) -> None:
     """Raises UsageError."""
     measure = plan.study.measure
     if block >= measure.starts.max:
-        raise UsageError(f"--block {block}: this study has at most {measure.starts.max} blocks, counted from 0")
+        raise UsageError(
+            f"--block {block}: this study has at most {measure.starts.max} blocks, counted from 0"
+        )
     if measure.budget is not None:
-        raise UsageError("a budget plans all blocks together; with --block, give `starts` and `trials` instead")
+        raise UsageError(
+            "a budget plans all blocks together; with --block, give `starts` and `trials` instead"
+        )
     refuse_sections_of_one_machine(plan)
 
 
@@ -159,10 +175,14 @@ def _refuse_parts(parts: Sequence[StudyRecords]) -> None:
         refuse_other_study(parts[0].study, part.study)
         refuse_other_facts(parts[0].lock, part.lock, StudyFolder(Path(part.name)))
         if THIS_HOST in part.lock.hosts:
-            raise StoreError(f"{part.name} does not say which machine measured it; measure parts with `run --block`")
+            raise StoreError(
+                f"{part.name} does not say which machine measured it; measure parts with `run --block`"
+            )
         for block in {instance.block for instance in part.instances}:
             if names.setdefault(block, part.name) != part.name:
-                raise StoreError(f"block {block} is both in {names[block]} and in {part.name}; give one of them")
+                raise StoreError(
+                    f"block {block} is both in {names[block]} and in {part.name}; give one of them"
+                )
 
 
 class _Start(NamedTuple):

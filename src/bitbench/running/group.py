@@ -18,7 +18,14 @@ from bitbench.machine.gpus import visible_gpus
 from bitbench.machine.watches import MemoryWatch
 from bitbench.ports import InstanceFailed
 from bitbench.records.quality import Condition
-from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import (
+    NOT_THE_ENGINES,
+    Failure,
+    InstanceRecord,
+    Outcome,
+    TrialMetrics,
+    TrialRecord,
+)
 from bitbench.running.progress import Progress
 from bitbench.running.quality import (
     QualityDraft,
@@ -43,7 +50,9 @@ MOST_ROUNDS = 8
 LIMIT_S = 60.0  # of all rounds of a workload together
 
 
-def wants_warm_up_round(workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool) -> bool:
+def wants_warm_up_round(
+    workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool
+) -> bool:
     """Whether this workload needs another round of warm-up. One that is the whole workload is long enough by itself.
 
     Where the first requests compile or tune kernels, one is not enough: SGLang on a GPU was seen to go from 1,187 to
@@ -53,7 +62,9 @@ def wants_warm_up_round(workload: Workload, rounds: Sequence[TrialRecord], *, un
         return True
     if not until_steady or workload.warm_up is workload or is_steady(rounds):
         return False
-    return len(rounds) < MOST_ROUNDS and sum(round_.duration_s or 0.0 for round_ in rounds) < LIMIT_S
+    return (
+        len(rounds) < MOST_ROUNDS and sum(round_.duration_s or 0.0 for round_ in rounds) < LIMIT_S
+    )
 
 
 def is_steady(rounds: Sequence[TrialRecord]) -> bool:
@@ -74,7 +85,10 @@ class Residents:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         for ready in self._present.values():
             ready.instance.thaw()  # so that they can end by themselves
@@ -95,7 +109,9 @@ class Residents:
             ready.instance.stop()
 
     @contextmanager
-    def turn(self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None) -> Iterator[int]:
+    def turn(
+        self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None
+    ) -> Iterator[int]:
         """Yield how many others are in memory. `touch` wakes it up before it is measured: caches, clocks, the first
         request after a thaw."""
         others = len(self._present) - 1
@@ -126,8 +142,12 @@ def run_group(
 ) -> Generator[Draft, None, None]:
     """Start all members, warm them up, let them take turns, measure their quality, and end them."""
     with ExitStack() as stack:
-        setups = {member.config: run.plan.study.engine(member.config.engine) for member in group.members}
-        can_freeze = {config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()}
+        setups = {
+            member.config: run.plan.study.engine(member.config.engine) for member in group.members
+        }
+        can_freeze = {
+            config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()
+        }
         residents = stack.enter_context(Residents(can_freeze))
         servers = _Servers(group, run, progress, residents, new_instance)
         present = yield from servers.start(stack)
@@ -144,7 +164,9 @@ class _Servers:
     progress: Progress
     residents: Residents
     new_instance: NewInstance
-    warm: dict[tuple[str, str], TrialMetrics] = field(default_factory=dict)  # last warm-up, by instance and workload
+    warm: dict[tuple[str, str], TrialMetrics] = field(
+        default_factory=dict
+    )  # last warm-up, by instance and workload
 
     def start(self, stack: ExitStack) -> Generator[Draft, None, list[Present]]:
         """Return those that came up, warm. They end with the stack."""
@@ -171,9 +193,15 @@ class _Servers:
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload):
                     place = 0
-                    with self.residents.turn(ready, lambda awake: touch_before_trial(awake, self.run)) as others:
+                    with self.residents.turn(
+                        ready, lambda awake: touch_before_trial(awake, self.run)
+                    ) as others:
                         draft = self._trial(ready, workload)
-                        if in_rounds and draft.record.outcome is Outcome.OK and self._wants_second(ready):
+                        if (
+                            in_rounds
+                            and draft.record.outcome is Outcome.OK
+                            and self._wants_second(ready)
+                        ):
                             yield _in_turn(draft, others, number, place)
                             place = 1
                             draft = self._trial(ready, workload)
@@ -193,7 +221,9 @@ class _Servers:
         point = _point(ready, workload)
         warm = self.warm.get((ready.id, workload.name))
         known = [*([warm] if warm else []), *self.progress.metrics_of(point, ready.block)]
-        return run_trial(ready, workload, "measured", self._index(ready, workload), self.run, known=known)
+        return run_trial(
+            ready, workload, "measured", self._index(ready, workload), self.run, known=known
+        )
 
     def measure_quality(self, present: Sequence[Present]) -> Iterator[Draft]:
         """After their speed: so that it can disturb nothing."""
@@ -205,7 +235,9 @@ class _Servers:
                 with self.residents.turn(ready):
                     yield self._quality(ready, condition)
 
-    def _start(self, member: Member, stack: ExitStack) -> Generator[Draft, None, ReadyInstance | None]:
+    def _start(
+        self, member: Member, stack: ExitStack
+    ) -> Generator[Draft, None, ReadyInstance | None]:
         """One after the other, so that the time to ready is each one's own. None where it did not come up."""
         instance_id, log_file = self.new_instance()
         started_at, started, config = now(), time.monotonic(), member.config
@@ -229,11 +261,17 @@ class _Servers:
             instance.stop()
             return None
         ready_s = time.monotonic() - started
-        yield record.model_copy(update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()})
+        yield record.model_copy(
+            update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()}
+        )
         vocabulary = self.run.vocabulary_of(config)
-        return ReadyInstance(instance_id, config, self.group.block, instance, endpoint, vocabulary, watch)
+        return ReadyInstance(
+            instance_id, config, self.group.block, instance, endpoint, vocabulary, watch
+        )
 
-    def _never_ready(self, member: Member, record: InstanceRecord, failure: Failure) -> Iterator[Draft]:
+    def _never_ready(
+        self, member: Member, record: InstanceRecord, failure: Failure
+    ) -> Iterator[Draft]:
         """An instance that did not come up is the result of each of its points."""
         yield record.model_copy(update=dict(failure))
         for workload in member.workloads:
@@ -250,7 +288,9 @@ class _Servers:
             )
         condition = self.progress.wanted_score(member.config, record.id)
         if condition is Condition.ALONE or (condition is not None and not member.workloads):
-            draft = new_quality_record(member.config, record.id, record.started_at or now(), condition)
+            draft = new_quality_record(
+                member.config, record.id, record.started_at or now(), condition
+            )
             yield QualityDraft(failed_quality_record(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:
@@ -262,7 +302,9 @@ class _Servers:
                 rounds: list[TrialRecord] = []
                 while wants_warm_up_round(workload, rounds, until_steady=until_steady):
                     index = self._index(ready, workload)
-                    draft = run_trial(ready, workload, "warmup", index, self.run, warm_up_round=len(rounds))
+                    draft = run_trial(
+                        ready, workload, "warmup", index, self.run, warm_up_round=len(rounds)
+                    )
                     yield draft
                     if self._leave_if_over(ready, draft):
                         return
@@ -287,7 +329,9 @@ class _Servers:
         return self.progress.wants_trial(_point(ready, workload), ready.block)
 
     def _can(self, ready: ReadyInstance, workload: Workload) -> bool:
-        return ready.id in self.residents and self.progress.accepts_trial(_point(ready, workload), ready.block)
+        return ready.id in self.residents and self.progress.accepts_trial(
+            _point(ready, workload), ready.block
+        )
 
     def _shuffled(self, wanted: list[Turn], number: int) -> Iterator[Turn]:
         """Workload by workload, so that the trials of one lie close together; configs in a new order each time."""
@@ -326,9 +370,17 @@ class _Servers:
             on_step=lambda step: run.observer.quality_running(ready.config, step),
         )
         record = measured.record
-        seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
+        seen = (
+            None
+            if record.outcome is Outcome.OK
+            else Failure(outcome=record.outcome, cause=record.cause or "")
+        )
         failure = ready.explain(seen, "measured")
-        return measured if failure is None else QualityDraft(failed_quality_record(record, failure, record.duration_s))
+        return (
+            measured
+            if failure is None
+            else QualityDraft(failed_quality_record(record, failure, record.duration_s))
+        )
 
 
 def _in_turn(draft: TrialDraft, others: int, round_: int | None, place: int) -> TrialDraft:

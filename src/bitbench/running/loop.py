@@ -61,7 +61,9 @@ class Schedule:
         self.host = host
         self.lines = BlockLines(folder)
         recorded = self._recorded()
-        self.repeatable = repeatable_rejections(recorded)  # what an earlier call gave up, this one measures
+        self.repeatable = repeatable_rejections(
+            recorded
+        )  # what an earlier call gave up, this one measures
         self._begin_with(recorded)
 
     def reload(self) -> None:
@@ -116,8 +118,14 @@ class Schedule:
                 if task is None:
                     return
                 self.begin_new(task, self.host)
-            elif line.event == "begun" and line.host != self.host and self.progress.configs_left(block):
-                raise StoreError(f"block {block} was begun on {line.host}; resume it there, or resume with --on")
+            elif (
+                line.event == "begun"
+                and line.host != self.host
+                and self.progress.configs_left(block)
+            ):
+                raise StoreError(
+                    f"block {block} was begun on {line.host}; resume it there, or resume with --on"
+                )
             if line is None or line.event != "ended":
                 yield block
             block += 1
@@ -147,7 +155,9 @@ class _Rejections:
     def __init__(self, block: int, schedule: Schedule, folder: Path) -> None:
         self._folder = folder
         self._rejected: list[TrialRecord] = []
-        of_block = [trial for trial in schedule.trials if trial.block == block and trial.kind == "measured"]
+        of_block = [
+            trial for trial in schedule.trials if trial.block == block and trial.kind == "measured"
+        ]
         self._has_others = not all(trial.is_rejected for trial in of_block)
 
     def add(self, draft: Draft, group: Group) -> None:
@@ -169,7 +179,10 @@ class _Rejections:
 
 
 def run_study(
-    run: RunContext, schedule: Schedule, writer: Writer, after_group: Callable[[], None] = lambda: None
+    run: RunContext,
+    schedule: Schedule,
+    writer: Writer,
+    after_group: Callable[[], None] = lambda: None,
 ) -> None:
     """Run what is left; `after_group` is called between groups. Raises StoreError where a block was begun on another
     machine or a group leaves no result, and BusyMachineError where all of a block is rejected."""
@@ -187,7 +200,9 @@ def run_study(
         after_group()
 
 
-def _run_one_group(group: Group, run: RunContext, schedule: Schedule, writer: Writer) -> Generator[Draft, None, None]:
+def _run_one_group(
+    group: Group, run: RunContext, schedule: Schedule, writer: Writer
+) -> Generator[Draft, None, None]:
     """Yield what a group brings, once it is written down. Raises StoreError where it brings no result."""
     run.observer.group_started(group, schedule.planner.remaining_s())
     before = schedule.results
@@ -201,7 +216,9 @@ def _run_one_group(group: Group, run: RunContext, schedule: Schedule, writer: Wr
         raise StoreError(f"{group.name} left no result; see the logs in {writer.folder.logs}")
 
 
-def record_loop_result(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:
+def record_loop_result(
+    draft: Draft, schedule: Schedule, writer: Writer, observer: Observer
+) -> None:
     """Write it down, and tell who waits for it."""
     match draft:
         case TrialDraft(record, rows):

@@ -43,7 +43,9 @@ class PlaceAtUrl:
         parts = urlsplit(url)
         self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
         if "@" in parts.netloc:
-            raise UsageError(f"{self.shown}: give keys in the environment (AWS_ACCESS_KEY_ID, …), not in the URL")
+            raise UsageError(
+                f"{self.shown}: give keys in the environment (AWS_ACCESS_KEY_ID, …), not in the URL"
+            )
         try:
             self.files, path = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -56,18 +58,25 @@ class PlaceAtUrl:
         """Every file below, by its name from here."""
         below = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
         found = self.files.get_file_info(below)
-        return {info.path[len(self.path) + 1 :]: info for info in found if info.type is fs.FileType.File}
+        return {
+            info.path[len(self.path) + 1 :]: info for info in found if info.type is fs.FileType.File
+        }
 
     def read(self, name: str) -> bytes:
         with self.files.open_input_file(f"{self.path}/{name}") as file:
             if file.size() > LARGEST_LINES_BYTES:
-                raise StoreError(f"{self.shown}/{name} has more than {LARGEST_LINES_BYTES // 2**20:,} MiB")
+                raise StoreError(
+                    f"{self.shown}/{name} has more than {LARGEST_LINES_BYTES // 2**20:,} MiB"
+                )
             content: bytes = file.read()
         return content
 
     def fetch(self, names: Iterable[str], into: SafeFolder) -> None:
         def copy(name: str) -> None:
-            with self.files.open_input_stream(f"{self.path}/{name}") as source, into.replacing(name) as file:
+            with (
+                self.files.open_input_stream(f"{self.path}/{name}") as source,
+                into.replacing(name) as file,
+            ):
                 shutil.copyfileobj(source, file, 2**20)
 
         _each(copy, names)
@@ -76,14 +85,20 @@ class PlaceAtUrl:
         """Whole or not at all: a store shows an object once it is closed."""
         is_folder = isinstance(self.files, fs.LocalFileSystem)
         target = f"{self.path}/{name}"
-        opened = SafeFolder(Path(self.path)).replacing(name) if is_folder else self.files.open_output_stream(target)
+        opened = (
+            SafeFolder(Path(self.path)).replacing(name)
+            if is_folder
+            else self.files.open_output_stream(target)
+        )
         with open_to_read(file) as source, opened as out:
             shutil.copyfileobj(source, out, 2**20)
 
     def say_unreachable(self, error: OSError) -> str:
         """A sentence without the server's own words, which may repeat what it was sent."""
         found = _AWS_ERROR.search(str(error))
-        cause = found[0] if found else os.strerror(error.errno) if error.errno else type(error).__name__
+        cause = (
+            found[0] if found else os.strerror(error.errno) if error.errno else type(error).__name__
+        )
         return f"{self.shown} cannot be reached ({cause})"
 
 
@@ -95,7 +110,9 @@ class Mirror:
         self._folder = folder
         self._observer = observer
         self._known: Known = {}
-        self._left: dict[str, tuple[int, int]] | None = None  # lines in the mirror as this run left them
+        self._left: dict[str, tuple[int, int]] | None = (
+            None  # lines in the mirror as this run left them
+        )
         self._is_open = False
         self._is_failing = False
         self._not_before = 0.0
@@ -105,19 +122,25 @@ class Mirror:
         try:
             self._fetch()
         except OSError as error:
-            raise StoreError(f"{self._place.say_unreachable(error)}; check the place and the keys") from error
+            raise StoreError(
+                f"{self._place.say_unreachable(error)}; check the place and the keys"
+            ) from error
 
     def _fetch(self) -> None:
         there = self._place.list_files()
         if "lock.json" not in there:
             if any(name in there for name in _LINES):
-                raise StoreError(f"{self._place.shown} has records but no lock.json; give another place")
+                raise StoreError(
+                    f"{self._place.shown} has records but no lock.json; give another place"
+                )
             return
         lock = self._place.read("lock.json")
         where = f"{self._place.shown}/lock.json"
         found = parse_record(lock, Lock, LOCK_FORMAT, where, "give another place")
         files = SafeFolder(self._folder.path)
-        with self._folder.writing():  # its orphans are dropped: no row stays that another run may number alike
+        with (
+            self._folder.writing()
+        ):  # its orphans are dropped: no row stays that another run may number alike
             own = self._folder.lock()
             if own is not None and own.created_at != found.created_at:
                 raise self._other_study()
@@ -128,8 +151,14 @@ class Mirror:
             files.write("lock.json", lock.decode())
         here = _here(self._folder.path)
         rows = self._rows_of_lines()
-        same = {name for name in here if name in rows and name in there and here[name][0] == there[name].size}
-        others = [name for name in there if _is_ours(name) and name not in _LINES and name not in same]
+        same = {
+            name
+            for name in here
+            if name in rows and name in there and here[name][0] == there[name].size
+        }
+        others = [
+            name for name in there if _is_ours(name) and name not in _LINES and name not in same
+        ]
         self._place.fetch(others, files)
         for name in _LINES:
             if name in there:
@@ -140,7 +169,9 @@ class Mirror:
         try:
             self._push()
         except OSError as error:
-            raise StoreError(f"{self._place.say_unreachable(error)}; check the place and the keys") from error
+            raise StoreError(
+                f"{self._place.say_unreachable(error)}; check the place and the keys"
+            ) from error
         self._is_open = True
 
     def push(self, *, is_last: bool = False) -> None:
@@ -161,7 +192,11 @@ class Mirror:
             self._is_failing = False
 
     def _rest(self, error: OSError, began: float, *, is_last: bool) -> None:
-        later = "the same command copies what is missing" if is_last else "the run goes on, and tries again"
+        later = (
+            "the same command copies what is missing"
+            if is_last
+            else "the run goes on, and tries again"
+        )
         if is_last or not self._is_failing:
             self._observer.warn(f"{self._place.say_unreachable(error)}: {later}")
         self._is_failing = True
@@ -202,7 +237,9 @@ class Mirror:
         names = _rows_in(self._place.read(name) for name in _LINES if name in there)
         here = _here(self._folder.path)
         self._known = {name: here[name] for name in names if name in here and name in there}
-        self._known = {name: state for name, state in self._known.items() if state[0] == there[name].size}
+        self._known = {
+            name: state for name, state in self._known.items() if state[0] == there[name].size
+        }
 
     def _compare_lines(self, there: dict[str, fs.FileInfo]) -> int:
         """Below 0: the mirror has more. Raises StoreError where both have lines that the other lacks."""
@@ -221,7 +258,11 @@ class Mirror:
     def _refuse_other_file(self, there: dict[str, fs.FileInfo]) -> None:
         """A study.yaml where no run began is a person's own, unless it says the same."""
         own = self._folder.study_file
-        if own.exists() and "study.yaml" in there and read_bytes(own) != self._place.read("study.yaml"):
+        if (
+            own.exists()
+            and "study.yaml" in there
+            and read_bytes(own) != self._place.read("study.yaml")
+        ):
             raise self._other_study()
 
     def _rows_of_lines(self) -> set[str]:
@@ -277,5 +318,7 @@ def _each(work: Callable[[str], None], names: Iterable[str]) -> None:
         try:
             list(workers.map(work, names))
         except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)  # each would wait as long as the one that failed
+            workers.shutdown(
+                wait=False, cancel_futures=True
+            )  # each would wait as long as the one that failed
             raise

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from bitbench.running.runner import StudyRun
 
 
-Executor = Callable[["StudyRun"], None]  # fills the folder of a study, as `bitbench.running.loop` does on this machine
+Executor = Callable[
+    ["StudyRun"], None
+]  # fills the folder of a study, as `bitbench.running.loop` does on this machine
 
 
 def executor_at(where: str) -> Executor:
@@ -26,7 +28,9 @@ def executor_at(where: str) -> Executor:
     return executor
 
 
-def load_client(nodes: int | None, on: str | None, *, api_key_env: str) -> AbstractContextManager[LoadClient]:
+def load_client(
+    nodes: int | None, on: str | None, *, api_key_env: str
+) -> AbstractContextManager[LoadClient]:
     """This machine alone; or `nodes` of the machines that `on` names, all of them by default. Raises UsageError."""
     from bitbench.engines.endpoint import (
         endpoint_api_key,
@@ -46,7 +50,9 @@ def _on(group: str, where: str) -> Any:
     known, scheme = offered(group), where.partition(":")[0]
     if scheme not in known:
         begins = f"write something that begins with {', '.join(known)}"
-        raise UsageError(f"--on {where}: {begins if known else 'this installation has no feature for other machines'}")
+        raise UsageError(
+            f"--on {where}: {begins if known else 'this installation has no feature for other machines'}"
+        )
     return known[scheme].load()
 
 

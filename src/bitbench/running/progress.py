@@ -8,7 +8,13 @@ from typing import TypeVar
 
 from bitbench.analysis.ranking import baselines_of
 from bitbench.records.quality import Condition, QualityRecord
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import (
+    NOT_THE_ENGINES,
+    InstanceRecord,
+    Outcome,
+    TrialMetrics,
+    TrialRecord,
+)
 from bitbench.running.residence import Chunk, Residence
 from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.workload import Workload
@@ -44,12 +50,20 @@ def repeatable_rejections(records: Collection[Recorded]) -> frozenset[str]:
     Not where others of the block ran one after the other and have results: a trial of now would be compared with those
     of another hour. Where configs take turns, it has rounds of its own, beside the baseline.
     """
-    trials = [record for record in records if isinstance(record, TrialRecord) and record.kind == "measured"]
+    trials = [
+        record
+        for record in records
+        if isinstance(record, TrialRecord) and record.kind == "measured"
+    ]
     visited: dict[tuple[str, int], set[Config]] = defaultdict(set)
     for trial in trials:
         if trial.outcome is Outcome.OK and trial.round is None:
             visited[trial.point.workload, trial.block].add(trial.point.config)
-    kept = {trial.id for trial in trials if visited[trial.point.workload, trial.block] - {trial.point.config}}
+    kept = {
+        trial.id
+        for trial in trials
+        if visited[trial.point.workload, trial.block] - {trial.point.config}
+    }
     return frozenset(record.id for record in records if record.outcome in NOT_THE_ENGINES) - kept
 
 
@@ -65,7 +79,9 @@ class Progress:
         self._points: dict[Config, list[Point]] = defaultdict(list)
         for point in plan.points:
             self._points[point.config].append(point)
-        self._trials: dict[Point, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
+        self._trials: dict[Point, dict[int, list[TrialRecord]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         self._quality: dict[Config, list[Outcome]] = defaultdict(list)
         self._scored_in: dict[Config, str] = {}  # the instance that told its quality
         self._restarted: set[Config] = set()  # scored in a second start, or tried
@@ -88,7 +104,11 @@ class Progress:
                 self._add_quality(record, is_repeatable=is_repeatable)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.point][record.block].append(record)
-            elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST and not is_repeatable:
+            elif (
+                isinstance(record, InstanceRecord)
+                and record.outcome is Outcome.LOST
+                and not is_repeatable
+            ):
                 self._lost[record.block] += 1
 
     def _add_quality(self, record: QualityRecord, *, is_repeatable: bool) -> None:
@@ -104,15 +124,23 @@ class Progress:
 
     def metrics_of(self, point: Point, block: int) -> list[TrialMetrics]:
         """Those of all attempts, by which a late client is judged; not of another machine, where the block was lost."""
-        return [trial.metrics for trial in self._trials[point][block] if trial.outcome is not Outcome.LOST]
+        return [
+            trial.metrics
+            for trial in self._trials[point][block]
+            if trial.outcome is not Outcome.LOST
+        ]
 
     def wants_second(self, config: Config, block: int) -> bool:
         """Whether no turn of this config had a second trial in this block."""
-        return not any(trial.turn for point in self._points[config] for trial in self._trials[point][block])
+        return not any(
+            trial.turn for point in self._points[config] for trial in self._trials[point][block]
+        )
 
     def rounds_of(self, point: Point, block: int) -> int:
         """Return how many of its trials count. The second of a turn is beside those."""
-        return sum(trial.outcome is Outcome.OK and trial.turn == 0 for trial in self._trials[point][block])
+        return sum(
+            trial.outcome is Outcome.OK and trial.turn == 0 for trial in self._trials[point][block]
+        )
 
     def wants_trial(self, point: Point, block: int) -> bool:
         """Whether this point needs another trial in this block."""
@@ -125,10 +153,17 @@ class Progress:
         """Whether one more could have a result: none failed in this block, and it was not given up before."""
         tried = [trial for trial in self._trials[point][block] if trial.id not in self._repeatable]
         # The second trial of a turn is not repeated, so that its rejection counts against no other.
-        outcomes = Counter(trial.outcome for trial in tried if trial.turn == 0 or trial.outcome not in NOT_THE_ENGINES)
+        outcomes = Counter(
+            trial.outcome
+            for trial in tried
+            if trial.turn == 0 or trial.outcome not in NOT_THE_ENGINES
+        )
         if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
-        if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
+        if (
+            outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS
+            or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS
+        ):
             return False
         if self._lost[block] > LOST_REPEATS:
             return False
@@ -157,7 +192,9 @@ class Progress:
         if self.wants_quality(config):
             return Condition.ALONE
         scored_in = self._scored_in.get(config)
-        is_second = scored_in is not None and scored_in != instance_id and config not in self._restarted
+        is_second = (
+            scored_in is not None and scored_in != instance_id and config not in self._restarted
+        )
         return Condition.RESTARTED if is_second else None
 
     def wants_quality(self, config: Config) -> bool:
@@ -194,9 +231,13 @@ class Progress:
         elif all(member.config != baseline for member in members):
             asked = {workload.name for member in members for workload in member.workloads}
             points = [point for point in self._points[baseline] if point.workload in asked]
-            beside = self._member(baseline, block, [point for point in points if self.accepts_trial(point, block)])
+            beside = self._member(
+                baseline, block, [point for point in points if self.accepts_trial(point, block)]
+            )
             members = [*members, beside] if beside.workloads else members
-        return Group(block=block, members=tuple(members), rounds=self._tasks[block].rounds, baseline=baseline)
+        return Group(
+            block=block, members=tuple(members), rounds=self._tasks[block].rounds, baseline=baseline
+        )
 
     def next_quality(self) -> Group | None:
         """Return one config whose speed is not asked for, or is known already; then, for a noise floor, one that is
@@ -210,7 +251,11 @@ class Progress:
 
     def _wants_second_start(self, config: Config) -> bool:
         quality = self._plan.study.quality
-        if quality is None or not quality.noise_floor or not self._plan.variant(config.variant).is_dense:
+        if (
+            quality is None
+            or not quality.noise_floor
+            or not self._plan.variant(config.variant).is_dense
+        ):
             return False
         return self.wanted_score(config, None) is Condition.RESTARTED
 

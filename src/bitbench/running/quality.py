@@ -54,7 +54,9 @@ class KitMaker:
     model_folder: Callable[[str], Path]
     study_folder: Path
 
-    def kits(self, plan: Plan, writer: Writer, note: Callable[[str], None]) -> dict[str, QualityKit]:
+    def kits(
+        self, plan: Plan, writer: Writer, note: Callable[[str], None]
+    ) -> dict[str, QualityKit]:
         """By model: from the study's folder, or made and put there. Empty where a study asks for no quality."""
         kits: dict[str, QualityKit] = {}
         for config in plan.quality:
@@ -64,7 +66,12 @@ class KitMaker:
         return kits
 
     def _kit(
-        self, variant: Variant, config: Config, plan: Plan, writer: Writer, note: Callable[[str], None]
+        self,
+        variant: Variant,
+        config: Config,
+        plan: Plan,
+        writer: Writer,
+        note: Callable[[str], None],
     ) -> QualityKit:
         quality, tokenizer = plan.study.quality, self.model_folder(variant.model)
         assert quality is not None  # a plan has quality only where its study asks for it
@@ -74,7 +81,9 @@ class KitMaker:
             setup = plan.study.engine(config.engine)
             environment = setup.environment(self.engines[setup.engine].environment)
             python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
-            material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
+            material = make_material(
+                read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python
+            )
             writer.write_material(variant.model_name, material)
         return self.kit_of(material, variant.model, quality)
 
@@ -82,7 +91,9 @@ class KitMaker:
         if not quality.lm_eval_tasks:
             return QualityKit(material, None)
         python, tokenizer = self.python_of(ENVIRONMENT), self.model_folder(model)
-        return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
+        return QualityKit(
+            material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens)
+        )
 
 
 def fill_quality_draft(
@@ -106,7 +117,9 @@ def fill_quality_draft(
         else:
             scores, said = measure_quality(job, on_step)
     except AskingFailed as failed:
-        return QualityDraft(failed_quality_record(draft, failed.failure, time.monotonic() - started))
+        return QualityDraft(
+            failed_quality_record(draft, failed.failure, time.monotonic() - started)
+        )
     found = {
         "duration_s": time.monotonic() - started,
         "corpus": kit.material.facts,
@@ -131,5 +144,7 @@ def new_quality_record(
     )
 
 
-def failed_quality_record(draft: QualityRecord, failure: Failure, duration_s: float) -> QualityRecord:
+def failed_quality_record(
+    draft: QualityRecord, failure: Failure, duration_s: float
+) -> QualityRecord:
     return draft.model_copy(update={**dict(failure), "duration_s": duration_s})

@@ -41,7 +41,9 @@ class QualityOptions:
     seed: int = 0
 
 
-def measure_quality_study(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
+def measure_quality_study(
+    at: Workplace, options: QualityOptions, into: Path | None, observer: Observer
+) -> StudyFolder:
     """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
     to that folder. Raises QualityError for a shape, whose weights are random."""
     if library.look_up_model(options.model, at.home).facts.random_weights:
@@ -55,7 +57,10 @@ def measure_quality_study(at: Workplace, options: QualityOptions, into: Path | N
 
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
     files = [os.path.relpath(path, folder) for path in options.corpus]
-    tasks = [os.path.relpath(task, folder) if is_study_task_file(task) else task for task in options.tasks]
+    tasks = [
+        os.path.relpath(task, folder) if is_study_task_file(task) else task
+        for task in options.tasks
+    ]
     recipes = [
         os.path.relpath(Path(name).expanduser(), folder) if is_recipe_file_name(name) else name
         for name in options.recipes

@@ -16,7 +16,9 @@ Chunk = tuple[Config, ...]
 class Residence:
     """Cuts a block into chunks that fit into the memory of this machine."""
 
-    def __init__(self, plan: Plan, engines: Mapping[str, Engine], *, available_bytes: int, on_device: bool) -> None:
+    def __init__(
+        self, plan: Plan, engines: Mapping[str, Engine], *, available_bytes: int, on_device: bool
+    ) -> None:
         self._schedule = plan.study.measure.schedule
         self._configs = plan.configs
         self._baselines = baselines_of(plan)
@@ -74,7 +76,9 @@ class Residence:
         free_bytes = self._free_bytes
         for config in configs:
             free_bytes -= self._peak_bytes(config)
-            if free_bytes < 0 or (self._schedule is Interleaving.AUTO and not self._suits_turns(config)):
+            if free_bytes < 0 or (
+                self._schedule is Interleaving.AUTO and not self._suits_turns(config)
+            ):
                 return False
         return True
 

@@ -13,7 +13,13 @@ from bitbench.engines.registry import registered_engines_of
 from bitbench.feature import offered, study_keys_of_features
 from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
+from bitbench.machine.host import (
+    BUSY_CORES,
+    available_memory,
+    cores_in_use,
+    disturbs,
+    usable_threads,
+)
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import estimator_of, ready_plan
 from bitbench.planning.readiness import readiness_environments
@@ -114,7 +120,9 @@ def _measure_here(ready: "StudyRun", part: StudyPart | None) -> None:
         ready.begin(writer)
         run = replace(ready.context(load), quality=ready.quality_kits(writer))
         goes_on = part and part.goes_on
-        schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
+        schedule = ready.schedule(
+            search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None
+        )
         run_study(run, schedule, writer, ready.copy_records)
         for key, offer in offered("after_trials").items():
             if key in ready.plan.study.sections:
@@ -153,7 +161,9 @@ class StudyRun:
             self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
         if lock:
             # A search writes a new rate into the study before it is in the lock.
-            refuse_other_study(_study_in(folder), self.plan.study, {"workloads"} if search else set())
+            refuse_other_study(
+                _study_in(folder), self.plan.study, {"workloads"} if search else set()
+            )
             refuse_other_facts(lock, found, folder)
             found = lock.resumed(found)
         else:
@@ -174,7 +184,9 @@ class StudyRun:
             self.mirror.push()
 
     def context(self, load: LoadClient) -> RunContext:
-        run = run_context(self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer)
+        run = run_context(
+            self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer
+        )
         return replace(run, rows_folder=self.folder.requests)
 
     def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
@@ -193,7 +205,9 @@ class StudyRun:
         schedule = Schedule(self.plan, make_planner, residence, self.folder)
         self.observer.study_started(self.plan, schedule.measured)
         assert isinstance(schedule.planner, BlockPlanner)
-        _announce_budget(self.plan, schedule.planner, self.observer, estimator_of(self.plan, self.at).quality_s)
+        _announce_budget(
+            self.plan, schedule.planner, self.observer, estimator_of(self.plan, self.at).quality_s
+        )
         return schedule
 
 
@@ -207,7 +221,13 @@ def busy_machine_warning(study: Study, device: Device, busy_cores: float) -> str
 
 
 def run_context(
-    plan: Plan, store: VariantStore, folder: Path, at: Workplace, *, load: LoadClient, observer: Observer
+    plan: Plan,
+    store: VariantStore,
+    folder: Path,
+    at: Workplace,
+    *,
+    load: LoadClient,
+    observer: Observer,
 ) -> RunContext:
     """`folder`: of the study file. Without what quality needs."""
     return RunContext(
@@ -225,7 +245,10 @@ def run_context(
 
 def run_kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
     return KitMaker(
-        registered_engines_of(study), partial(environment_python, home=home), store.model_folder, folder.resolve()
+        registered_engines_of(study),
+        partial(environment_python, home=home),
+        store.model_folder,
+        folder.resolve(),
     )
 
 
@@ -244,7 +267,11 @@ def resolve_run(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
         bitbench=__version__,
         host=host,
         environments={name: versions(name, home) for name in readiness_environments(plan)},
-        variants={variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None},
+        variants={
+            variant.name: variant.content_hash
+            for variant in plan.variants
+            if variant.content_hash is not None
+        },
         files={
             **hash_input_files(plan.study.workloads, folder),
             **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
@@ -274,7 +301,9 @@ def _refuse_what_another_command_runs(source: StudySource) -> None:
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
-    may_change = CHANGEABLE_FIELDS | {key for key, offer in study_keys_of_features().items() if offer.load().may_change}
+    may_change = CHANGEABLE_FIELDS | {
+        key for key, offer in study_keys_of_features().items() if offer.load().may_change
+    }
     fields = {*type(new).model_fields, *old.sections, *new.sections}
     for field in sorted(fields - may_change - set(changeable)):
         if getattr(old, field, None) != getattr(new, field, None):
@@ -301,7 +330,9 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
         )
 
 
-def _announce_budget(plan: Plan, planner: BlockPlanner, observer: Observer, quality_s: float) -> None:
+def _announce_budget(
+    plan: Plan, planner: BlockPlanner, observer: Observer, quality_s: float
+) -> None:
     """Say what the budget buys, if there is one."""
     if (planned := planner.planned()) is not None:
         besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""

@@ -17,7 +17,17 @@ from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
 from bitbench.machine.host import OtherWork
 from bitbench.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.planning.plan import planned_engine_loads, planned_engine_setup
-from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, Observer, Vocabulary
+from bitbench.ports import (
+    Endpoint,
+    Engine,
+    Instance,
+    Launch,
+    Load,
+    LoadClient,
+    LoadJob,
+    Observer,
+    Vocabulary,
+)
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import (
@@ -44,7 +54,9 @@ def read_engine_metrics(endpoint: Endpoint) -> Samples | None:
     return fetch_samples(endpoint.url, endpoint.api_key) if endpoint.metrics else None
 
 
-def engine_metrics(endpoint: Endpoint, before: Samples | None, after: Samples | None) -> EngineMetrics | None:
+def engine_metrics(
+    endpoint: Endpoint, before: Samples | None, after: Samples | None
+) -> EngineMetrics | None:
     """How much counters grew, and what gauges show in the end. None where either reading is missing."""
     if before is None or after is None:
         return None
@@ -52,7 +64,9 @@ def engine_metrics(endpoint: Endpoint, before: Samples | None, after: Samples | 
     figures: dict[str, float | None] = {}
     for figure, name in endpoint.metrics.items():
         if after.kinds.get(name) == "histogram":
-            grown = {part: _growth(before, after, part) for part in (f"{name}_sum", f"{name}_count")}
+            grown = {
+                part: _growth(before, after, part) for part in (f"{name}_sum", f"{name}_count")
+            }
             total, count = grown.values()
             figures[figure] = total / count if total is not None and count else None
         else:
@@ -88,7 +102,9 @@ class RunContext:
     rows_folder: Path | None = None  # as `LoadJob.rows_folder`
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
     capability: Capability | None = None  # the least among the GPUs here
-    words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
+    words_of: Callable[[str], tuple[int, ...]] = (
+        lambda _: ()
+    )  # token ids of a model's ordinary words
     # Engines compute on GPUs: these are watched, and first requests may compile or tune kernels. *Not yet run on a GPU*
     on_device: bool = False
 
@@ -102,7 +118,9 @@ class RunContext:
             return Vocabulary(DEFAULT_VOCABULARY)
         facts = variant.facts
         return Vocabulary(
-            facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids, self.words_of(variant.model)
+            facts.vocabulary_size or DEFAULT_VOCABULARY,
+            facts.special_token_ids,
+            self.words_of(variant.model),
         )
 
     def start(
@@ -177,7 +195,9 @@ class ReadyInstance:
         """What the process says, where the client only saw its connection break."""
         if self.watch.failure is not None:
             return self.watch.failure
-        deadline = time.monotonic() + (DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0)
+        deadline = time.monotonic() + (
+            DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0
+        )
         while (death := self.instance.failure()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return death or failure
@@ -205,7 +225,13 @@ def run_trial(
         ready.endpoint,
         asked,
         seed=_trial_seed(
-            study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round, visit=visit
+            study,
+            workload,
+            kind,
+            block=ready.block,
+            index=index,
+            warm_up_round=warm_up_round,
+            visit=visit,
         ),
         limits=study.limits,
         vocabulary=ready.vocabulary,
@@ -225,7 +251,9 @@ def run_trial(
     disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
     verdict = load_verdict(sums, asked, result.health, study.measure.metric, known)
     failure = ready.explain(verdict or disturbed, kind)
-    record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
+    record = new(
+        kind="measured" if failure else kind, failure=failure
+    )  # a warm-up that fails is a result
     found = {
         "started_at": result.started_at,
         "duration_s": result.duration_s,
@@ -234,7 +262,9 @@ def run_trial(
         "gpus": gpus.use,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, sums),
-        **_trial_draft_figures(sums, energy_j, has_metrics=_has_metrics(record.outcome, sums, result.health)),
+        **_trial_draft_figures(
+            sums, energy_j, has_metrics=_has_metrics(record.outcome, sums, result.health)
+        ),
     }
     if failure is None and kind == "measured":
         found["uncertain"] = tuple(moved_metrics(sums, asked, result.health, known))
@@ -246,14 +276,29 @@ def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
     after it will say why."""
     study = run.plan.study
     seed = (study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
-    run.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=study.limits, vocabulary=ready.vocabulary))
+    run.load.run(
+        load_job(ready.endpoint, TOUCH, seed=seed, limits=study.limits, vocabulary=ready.vocabulary)
+    )
 
 
 def _trial_seed(
-    study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int, warm_up_round: int = 0, visit: int = 0
+    study: Study,
+    workload: Workload,
+    kind: TrialKind,
+    *,
+    block: int,
+    index: int,
+    warm_up_round: int = 0,
+    visit: int = 0,
 ) -> tuple[int, ...]:
     """Of its requests: the same for all configs, and for no other trial of a config."""
-    own = (study.seed, zlib.crc32(workload.name.encode()), block, index, 1 + warm_up_round if kind == "warmup" else 0)
+    own = (
+        study.seed,
+        zlib.crc32(workload.name.encode()),
+        block,
+        index,
+        1 + warm_up_round if kind == "warmup" else 0,
+    )
     return (*own, visit) if visit else own
 
 
@@ -262,12 +307,18 @@ def _has_metrics(outcome: Outcome, sums: RequestSums, health: ClientHealth | Non
     rejection changed, unless a request failed or the clock was set."""
     if outcome is Outcome.OK:
         return True
-    if outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) or health is None or not sums.requests:
+    if (
+        outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED)
+        or health is None
+        or not sums.requests
+    ):
         return False
     return abs(health.clock_step_s) <= CLOCK_STEP_S and not sums.failed
 
 
-def _trial_draft_figures(sums: RequestSums, energy_j: float | None, *, has_metrics: bool) -> dict[str, object]:
+def _trial_draft_figures(
+    sums: RequestSums, energy_j: float | None, *, has_metrics: bool
+) -> dict[str, object]:
     """Return what the record of a trial says about its rows."""
     return {
         "metrics": metrics_of_trial(sums, energy_j) if has_metrics else TrialMetrics(),

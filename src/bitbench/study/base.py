@@ -33,14 +33,22 @@ class Spec(BaseModel):
     """Written by a person: a field we do not know is a mistake to be named, not ignored."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False, defer_build=True
+        frozen=True,
+        extra="forbid",
+        str_strip_whitespace=True,
+        allow_inf_nan=False,
+        defer_build=True,
     )
 
     @model_validator(mode="before")
     @classmethod
     def _leave_unknown(cls, value: object, info: ValidationInfo) -> object:
         """In records of another version of bitbench an unknown field is no mistake."""
-        if info.context is not RECORDED or not isinstance(value, dict) or cls.model_config["extra"] == "allow":
+        if (
+            info.context is not RECORDED
+            or not isinstance(value, dict)
+            or cls.model_config["extra"] == "allow"
+        ):
             return value
         return {name: content for name, content in value.items() if name in cls.model_fields}
 
@@ -75,7 +83,11 @@ def _writing(write: Callable[[T], str]) -> PlainSerializer:
 def _quantity(description: str, examples: list[str]) -> WithJsonSchema:
     """With a unit; zero needs none."""
     return WithJsonSchema(
-        {"anyOf": [{"type": "string"}, {"const": 0}], "description": description, "examples": examples},
+        {
+            "anyOf": [{"type": "string"}, {"const": 0}],
+            "description": description,
+            "examples": examples,
+        },
         mode="validation",
     )
 

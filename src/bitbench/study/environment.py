@@ -31,9 +31,13 @@ class Environment:
     locks: Mapping[Device, Path]
     import_check: str  # Python that must run without an error once the packages are installed
     main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
-    source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
+    source_lock: Path | None = (
+        None  # packages that exist as source only; built with what the lock installed
+    )
     finish: Finish | None = None  # runs after the packages are installed
-    is_of_python: bool = True  # False: its engine is a program, and no other environment of Python has it
+    is_of_python: bool = (
+        True  # False: its engine is a program, and no other environment of Python has it
+    )
 
     def lock_for(self, device: Device) -> Path:
         lock = self.locks.get(device) or self.locks.get("cpu")

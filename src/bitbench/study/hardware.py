@@ -37,7 +37,9 @@ class CapabilityRange(NamedTuple):
         """For a table: `from 8.9`, `below 8.0`, `7.5 to below 8.9`."""
         if self.below == _MOST:
             return f"from {self.least}"
-        return f"below {self.below}" if self.least == _LEAST else f"{self.least} to below {self.below}"
+        return (
+            f"below {self.below}" if self.least == _LEAST else f"{self.least} to below {self.below}"
+        )
 
 
 def parse_capability(text: str) -> Capability:
@@ -52,7 +54,9 @@ def parse_capability_range(text: str) -> CapabilityRange:
     """`>=8.9`, `<8.0` or `>=8.0 <8.9`; raises ValueError."""
     found = _RANGE.fullmatch(text)
     if not text or found is None:
-        raise ValueError(f"{text!r} is not a range of compute capabilities; write >=8.9, <8.0 or >=8.0 <8.9")
+        raise ValueError(
+            f"{text!r} is not a range of compute capabilities; write >=8.9, <8.0 or >=8.0 <8.9"
+        )
     least = Capability(int(found[1]), int(found[2])) if found[1] else _LEAST
     below = Capability(int(found[3]), int(found[4])) if found[3] else _MOST
     if least >= below:

@@ -23,7 +23,13 @@ PRIMARY_METRICS: tuple[PrimaryMetricName, ...] = get_args(PrimaryMetricName)
 # A percentile has a name from so many requests beyond it on. Their number is then known to about a third of itself
 # (1/√10), from chance alone; the 99th percentile of a hundred is about its slowest request.
 LEAST_BEYOND = 10
-NEEDED = {"mean": 1, "p50": 20, "p90": 100, "p95": 200, "p99": 1000}  # requests, of all trials together
+NEEDED = {
+    "mean": 1,
+    "p50": 20,
+    "p90": 100,
+    "p95": 200,
+    "p99": 1000,
+}  # requests, of all trials together
 NEEDED_FOR_GAPS = 100  # of ten tokens or more each: as many gaps as a p99 needs of anything
 
 
@@ -67,7 +73,11 @@ class Metric:
             return "ttft"
         if self.time is not None:
             return self.time
-        return "output_throughput" if self.source in (FigureSource.ROWS, FigureSource.COUNTERS) else None
+        return (
+            "output_throughput"
+            if self.source in (FigureSource.ROWS, FigureSource.COUNTERS)
+            else None
+        )
 
     @property
     def column(self) -> str:
@@ -85,7 +95,14 @@ _STATISTIC_WORDS = {
 
 
 def _time(
-    time: str, statistic: Statistic, label: str, words: str, meaning: str, *, note: str = "", is_recorded: bool = True
+    time: str,
+    statistic: Statistic,
+    label: str,
+    words: str,
+    meaning: str,
+    *,
+    note: str = "",
+    is_recorded: bool = True,
 ) -> Metric:
     """A statistic over the requests of a trial."""
     short, long, of = _STATISTIC_WORDS[statistic]
@@ -105,7 +122,11 @@ def _time(
 
 _LATENCY = ("Latency", "latency", "the end of the stream − the planned send")
 _TTFT = ("TTFT", "time to first token", "the first token − the planned send")
-_TPOT = ("TPOT", "time per output token", "(last token − first token) / (output tokens after the first chunk)")
+_TPOT = (
+    "TPOT",
+    "time per output token",
+    "(last token − first token) / (output tokens after the first chunk)",
+)
 
 
 def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
@@ -113,7 +134,14 @@ def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
 
 
 def _other(
-    name: str, label: str, words: str, unit: str, meaning: str, *, source: FigureSource, higher_is_better: bool = False
+    name: str,
+    label: str,
+    words: str,
+    unit: str,
+    meaning: str,
+    *,
+    source: FigureSource,
+    higher_is_better: bool = False,
 ) -> Metric:
     return Metric(name, label, words, unit, higher_is_better, meaning, source)
 
@@ -199,7 +227,9 @@ def _further_statistics() -> Iterator[Metric]:
                 yield _time(time, statistic, *words, is_recorded=False)
 
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_RECORDED, *_further_statistics())}
+METRICS: dict[str, Metric] = {
+    metric.name: metric for metric in (*_RECORDED, *_further_statistics())
+}
 OBJECTIVES: dict[str, Metric] = {  # what a service can promise
     metric.name: metric
     for time in PROMISED

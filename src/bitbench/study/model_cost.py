@@ -20,7 +20,9 @@ from bitbench.study.variant import ModelFacts, is_dense_variant_form
 
 _FORM_BITS = re.compile(r"/w(\d+)a[a-z]*\d+-")  # of awq/w4a16-int
 _SCALE_BITS = 0.25  # of 16 in a group of 64
-VALUE_BYTES = 2  # of an activation, and of a number in the KV cache, unless an engine says otherwise
+VALUE_BYTES = (
+    2  # of an activation, and of a number in the KV cache, unless an engine says otherwise
+)
 
 
 class StepCost(Record):
@@ -31,7 +33,9 @@ class StepCost(Record):
     activation_bytes: int
     matmul_flops: int
     attention_flops: int
-    touched_experts: float | None = None  # the expected share of a layer's experts; None where there are none
+    touched_experts: float | None = (
+        None  # the expected share of a layer's experts; None where there are none
+    )
 
     @property
     def size_bytes(self) -> int:
@@ -119,9 +123,21 @@ class _Shape(Record):
 
 def why_cost_unknown(facts: ModelFacts) -> str | None:
     """Why the cost of this model is unknown, or None."""
-    if facts.experts and None in (facts.experts.per_token, facts.experts.size, facts.experts.layers):
+    if facts.experts and None in (
+        facts.experts.per_token,
+        facts.experts.size,
+        facts.experts.layers,
+    ):
         return f"of its {facts.experts.count} experts the configuration does not say how many a token goes to, or where"
-    needed = ("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_size", "vocabulary_size")
+    needed = (
+        "hidden_size",
+        "intermediate_size",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_size",
+        "vocabulary_size",
+    )
     missing = [name for name in needed if getattr(facts, name) is None]
     return f"its configuration lacks {', '.join(missing)}" if missing else None
 
@@ -146,7 +162,9 @@ def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -
     return _touched(facts, _shape(facts), weight_bytes, tokens)[0]
 
 
-def _touched(facts: ModelFacts, shape: _Shape, weight_bytes: int, tokens: float) -> tuple[int, float | None]:
+def _touched(
+    facts: ModelFacts, shape: _Shape, weight_bytes: int, tokens: float
+) -> tuple[int, float | None]:
     """Bytes that a step of so many tokens reads, and the share of experts. Layers are taken to have the same bits,
     the output head 16."""
     read = read_weight_bytes(facts, weight_bytes)
@@ -176,7 +194,11 @@ def _bits(form: str) -> float | None:
 
 
 def decode_cost(
-    facts: ModelFacts, weight_bytes: int, batch: int, context: float, kv_token_bytes: int | None = None
+    facts: ModelFacts,
+    weight_bytes: int,
+    batch: int,
+    context: float,
+    kv_token_bytes: int | None = None,
 ) -> StepCost:
     """One token more for each of `batch` sequences of `context` tokens. Only where `why_not` has nothing to say.
     `kv_token_bytes` are the keys and values of a token, of 16 bits each unless given."""
@@ -194,7 +216,11 @@ def decode_cost(
 
 
 def prefill_cost(
-    facts: ModelFacts, weight_bytes: int, batch: int, tokens: float, kv_token_bytes: int | None = None
+    facts: ModelFacts,
+    weight_bytes: int,
+    batch: int,
+    tokens: float,
+    kv_token_bytes: int | None = None,
 ) -> StepCost:
     """`batch` prompts of `tokens` each. Only where `why_not` has nothing to say."""
     shape = _shape(facts)
@@ -204,7 +230,9 @@ def prefill_cost(
         touched_experts=touched,
         kv_bytes=round(batch * tokens * (kv_token_bytes or shape.kv_token_bytes)),
         activation_bytes=round(
-            batch * VALUE_BYTES * (tokens * shape.block_activations + shape.hidden + shape.vocabulary)
+            batch
+            * VALUE_BYTES
+            * (tokens * shape.block_activations + shape.hidden + shape.vocabulary)
         ),
         matmul_flops=round(2 * batch * (tokens * shape.block_weights + shape.head_weights)),
         # A token sees those before it and itself: half of all pairs.

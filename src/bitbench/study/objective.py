@@ -7,7 +7,14 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from bitbench.study.base import Seconds, Spec
-from bitbench.study.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find_metric
+from bitbench.study.metrics import (
+    OBJECTIVES,
+    PROMISED,
+    STATISTICS,
+    Promised,
+    Statistic,
+    find_metric,
+)
 from bitbench.util.text import did_you_mean
 from bitbench.util.units import parse_seconds
 
@@ -42,9 +49,13 @@ def _parse_objectives(value: object) -> object:
         parts = [part.strip() for part in value.split(",") if part.strip()]
         unclear = [part for part in parts if "=" not in part]
         if unclear or not parts:
-            raise ValueError(f"expected objectives such as ttft_p99=200ms,tpot_p99=20ms, got {value!r}")
+            raise ValueError(
+                f"expected objectives such as ttft_p99=200ms,tpot_p99=20ms, got {value!r}"
+            )
         given = [part.partition("=") for part in parts]
-        pairs: list[tuple[str, object]] = [(name.strip(), _limit(name.strip(), limit)) for name, _, limit in given]
+        pairs: list[tuple[str, object]] = [
+            (name.strip(), _limit(name.strip(), limit)) for name, _, limit in given
+        ]
     elif isinstance(value, Mapping):
         pairs = [(str(name), limit) for name, limit in value.items()]
     else:
@@ -54,7 +65,11 @@ def _parse_objectives(value: object) -> object:
         if figures.count(figure) > 1:
             raise ValueError(f"{figure} is given more than once; keep one")
     return [
-        {"metric": OBJECTIVES[figure].time, "statistic": OBJECTIVES[figure].statistic, "limit": limit}
+        {
+            "metric": OBJECTIVES[figure].time,
+            "statistic": OBJECTIVES[figure].statistic,
+            "limit": limit,
+        }
         for figure, (_, limit) in zip(figures, pairs, strict=True)
     ]
 
@@ -103,7 +118,9 @@ class SearchLimits(Spec):
     trials: int = 12  # at most, without those that verify the answer
     confidence: float = 0.95
     needed: int = 1000  # requests of a full trial, by the percentile of the objectives
-    shortest_s: float = 10.0  # a first, short trial; a full one takes this longer, for the queue to fill
+    shortest_s: float = (
+        10.0  # a first, short trial; a full one takes this longer, for the queue to fill
+    )
     fixed_requests: int | None = None  # of each trial, where the user sets them
     fixed_s: float | None = None
 

@@ -111,12 +111,20 @@ class Plan(Record):
     variants: tuple[Variant, ...]
     points: tuple[Point, ...]
     refusals: tuple[Refusal, ...] = ()
-    imported_from: ImportSource | None = None  # not run by bitbench, and not to be run: made from another tool's file
+    imported_from: ImportSource | None = (
+        None  # not run by bitbench, and not to be run: made from another tool's file
+    )
     expectations: tuple[Expectation, ...] = ()
-    quality: tuple[Config, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
+    quality: tuple[
+        Config, ...
+    ] = ()  # whose quality is measured: also of some whose speed would mean nothing
     quality_refusals: tuple[QualityRefusal, ...] = ()
-    level: Level | None = None  # of the processor that it was planned for; None: not known, or not computed on
-    in_float32: tuple[Config, ...] = ()  # since this processor would emulate bf16, and the study names no type
+    level: Level | None = (
+        None  # of the processor that it was planned for; None: not known, or not computed on
+    )
+    in_float32: tuple[
+        Config, ...
+    ] = ()  # since this processor would emulate bf16, and the study names no type
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -126,7 +134,9 @@ class Plan(Record):
     @property
     def asked(self) -> tuple[Config, ...]:
         """All that are started, then those that were refused."""
-        return tuple(dict.fromkeys([*self.configs, *(refusal.point.config for refusal in self.refusals)]))
+        return tuple(
+            dict.fromkeys([*self.configs, *(refusal.point.config for refusal in self.refusals)])
+        )
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -151,15 +161,21 @@ class Plan(Record):
             update={
                 **self._asked_of(configs.__contains__),
                 "variants": tuple(variant for variant in self.variants if variant.name in variants),
-                "expectations": tuple(noted for noted in self.expectations if noted.config in configs),
-                "quality_refusals": tuple(refusal for refusal in self.quality_refusals if refusal.config in configs),
+                "expectations": tuple(
+                    noted for noted in self.expectations if noted.config in configs
+                ),
+                "quality_refusals": tuple(
+                    refusal for refusal in self.quality_refusals if refusal.config in configs
+                ),
             }
         )
 
     def _asked_of(self, is_wanted: Callable[[Config], bool]) -> dict[str, object]:
         return {
             "points": tuple(point for point in self.points if is_wanted(point.config)),
-            "refusals": tuple(refusal for refusal in self.refusals if is_wanted(refusal.point.config)),
+            "refusals": tuple(
+                refusal for refusal in self.refusals if is_wanted(refusal.point.config)
+            ),
             "quality": tuple(config for config in self.quality if is_wanted(config)),
         }
 

@@ -17,14 +17,19 @@ DEFAULT_EQUIVALENCE_MARGIN = 0.01
 DEFAULT_MAX_PERPLEXITY_RISE = 0.10
 
 
-PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+PROMPT_TOKENS = (
+    256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
+)
 # What is shipped (`quality/conversations.yaml`), and room for the longest of it with any tokenizer and chat template.
 CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
 TURN_TOKENS = 96  # of an answer: twice the longest right one
 MOST_WINDOWS = 10_000
 # An answer about a window of 256 tokens then has 2 to 5 MB, and 94 % of the probability of SmolLM2-135M.
 TOP_TOKENS = 256
-TOP_TOKENS_OF_LONG, LONGEST_FOR_MANY = 32, 2048  # beyond so many tokens one answer would have 40 MB and more
+TOP_TOKENS_OF_LONG, LONGEST_FOR_MANY = (
+    32,
+    2048,
+)  # beyond so many tokens one answer would have 40 MB and more
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
 BUILT_IN = "builtin"  # the task that comes with bitbench (`quality/needles.py`)
 LEAST_LONG_WINDOWS = 4  # of each further length; else as many as make the same number of tokens
@@ -48,16 +53,21 @@ class LmEvalTask(Spec):
     """A task of lm-eval, and how it is asked."""
 
     name: str = Field(description="a name of lm-eval's registry, or a YAML file")
-    chat: bool = Field(default=False, description="through the chat endpoint, in the model's chat template")
+    chat: bool = Field(
+        default=False, description="through the chat endpoint, in the model's chat template"
+    )
     think: Literal["keep", "strip"] = Field(
-        default="keep", description="strip: only what follows </think> is judged, of models that reason first"
+        default="keep",
+        description="strip: only what follows </think> is judged, of models that reason first",
     )
     concurrency: int = Field(default=1, ge=1, le=256, description="questions asked at a time")
 
     @model_validator(mode="after")
     def _only_a_chat_thinks(self) -> "LmEvalTask":
         if self.think == "strip" and not self.chat:
-            raise ValueError(f"{self.name}: `think: strip` is of answers to a chat; add `chat: true`")
+            raise ValueError(
+                f"{self.name}: `think: strip` is of answers to a chat; add `chat: true`"
+            )
         return self
 
 
@@ -65,9 +75,14 @@ class Turns(Spec):
     """Scripted conversations, each asked turn by turn until an answer is no valid JSON or tool call."""
 
     conversations: int = Field(
-        default=CONVERSATIONS, ge=8, le=CONVERSATIONS, description="conversations, of those that come with bitbench"
+        default=CONVERSATIONS,
+        ge=8,
+        le=CONVERSATIONS,
+        description="conversations, of those that come with bitbench",
     )
-    turns: int = Field(default=CONVERSATION_TURNS, ge=1, le=CONVERSATION_TURNS, description="turns of each")
+    turns: int = Field(
+        default=CONVERSATION_TURNS, ge=1, le=CONVERSATION_TURNS, description="turns of each"
+    )
 
 
 def _listed(value: object) -> list[object]:
@@ -78,15 +93,22 @@ class Quality(Spec):
     """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
 
     corpus: tuple[str, ...] = Field(
-        default=(), description="text or JSONL files; default: text that ships with Python (English and code)"
+        default=(),
+        description="text or JSONL files; default: text that ships with Python (English and code)",
     )
-    windows: int = Field(default=32, ge=2, le=MOST_WINDOWS, description="windows of the corpus that are scored")
+    windows: int = Field(
+        default=32, ge=2, le=MOST_WINDOWS, description="windows of the corpus that are scored"
+    )
     window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens per window")
     lengths: tuple[Annotated[int, Field(ge=8, le=131_072)], ...] = Field(
-        default=(), description="windows of several lengths, shortest first; the first is `window_tokens`"
+        default=(),
+        description="windows of several lengths, shortest first; the first is `window_tokens`",
     )
     offset: Fraction = Field(
-        default=0.0, ge=0, lt=1, description="0.5: windows halfway between those of a study without it, for fresh text"
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="0.5: windows halfway between those of a study without it, for fresh text",
     )
     top_tokens: int = Field(
         default=TOP_TOKENS,
@@ -96,13 +118,18 @@ class Quality(Spec):
         f"{LONGEST_FOR_MANY:,} tokens: {TOP_TOKENS_OF_LONG}",
     )
     answer_tokens: int = Field(
-        default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: no answers"
+        default=48,
+        ge=0,
+        le=4096,
+        description="tokens of each greedy answer to the fixed prompts; 0: no answers",
     )
     turns: Turns | None = Field(
-        default=None, description="scripted conversations: turns until the first invalid JSON or tool call"
+        default=None,
+        description="scripted conversations: turns until the first invalid JSON or tool call",
     )
     noise_floor: bool = Field(
-        default=False, description="score the unquantized model again in another start: what is only noise"
+        default=False,
+        description="score the unquantized model again in another start: what is only noise",
     )
     equivalence_margin: float = Field(
         default=DEFAULT_EQUIVALENCE_MARGIN,
@@ -113,12 +140,18 @@ class Quality(Spec):
         default=(),
         description="builtin (needles), or lm-eval's: names, YAML files, `{name, chat, think, concurrency}`",
     )
-    task_samples: int | None = Field(default=None, ge=1, description="questions per task of lm-eval; default: all")
+    task_samples: int | None = Field(
+        default=None, ge=1, description="questions per task of lm-eval; default: all"
+    )
     max_divergence: float = Field(
-        default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) above which a variant is flagged"
+        default=DEFAULT_MAX_DIVERGENCE,
+        gt=0,
+        description="mean KL divergence (nats) above which a variant is flagged",
     )
     max_perplexity_rise: Fraction = Field(
-        default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline above which a variant is flagged"
+        default=DEFAULT_MAX_PERPLEXITY_RISE,
+        gt=0,
+        description="rise over the baseline above which a variant is flagged",
     )
 
     @model_validator(mode="before")
@@ -141,8 +174,12 @@ class Quality(Spec):
 
     @model_validator(mode="after")
     def _lengths_grow(self) -> "Quality":
-        if self.lengths and (list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] != self.window_tokens):
-            raise ValueError("lengths: give them shortest first, and leave `window_tokens` out: it is the first")
+        if self.lengths and (
+            list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] != self.window_tokens
+        ):
+            raise ValueError(
+                "lengths: give them shortest first, and leave `window_tokens` out: it is the first"
+            )
         return self
 
     @field_validator("corpus", "tasks", mode="before")
@@ -152,11 +189,15 @@ class Quality(Spec):
 
     @field_validator("tasks")
     @classmethod
-    def _tasks_are_names_or_files(cls, value: tuple[str | LmEvalTask, ...]) -> tuple[str | LmEvalTask, ...]:
+    def _tasks_are_names_or_files(
+        cls, value: tuple[str | LmEvalTask, ...]
+    ) -> tuple[str | LmEvalTask, ...]:
         """lm-eval takes any other path for a task file, too, and runs the code that it names."""
         for task in (task if isinstance(task, str) else task.name for task in value):
             if not is_study_task_file(task) and not _TASK_NAME.fullmatch(task):
-                raise ValueError(f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)")
+                raise ValueError(
+                    f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)"
+                )
         return value
 
     @property
@@ -173,7 +214,10 @@ class Quality(Spec):
     def window_counts(self) -> dict[int, int]:
         """How many windows of each length, shortest first."""
         least = min(LEAST_LONG_WINDOWS, self.windows)
-        longer = {length: max(self.windows * self.window_tokens // length, least) for length in self.lengths[1:]}
+        longer = {
+            length: max(self.windows * self.window_tokens // length, least)
+            for length in self.lengths[1:]
+        }
         return {self.window_tokens: self.windows, **longer}
 
     @property

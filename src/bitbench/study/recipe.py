@@ -20,15 +20,40 @@ COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writ
 # tensors. The two floats are written by the converter.
 DENSE_GGUF_TYPES = ("BF16", "F16")
 GGUF_TYPES = (
-    *(*DENSE_GGUF_TYPES, "Q8_0", "Q6_K", "Q5_K_M", "Q5_K_S", "Q5_1", "Q5_0", "Q4_K_M", "Q4_K_S", "Q4_1", "Q4_0"),
+    *(
+        *DENSE_GGUF_TYPES,
+        "Q8_0",
+        "Q6_K",
+        "Q5_K_M",
+        "Q5_K_S",
+        "Q5_1",
+        "Q5_0",
+        "Q4_K_M",
+        "Q4_K_S",
+        "Q4_1",
+        "Q4_0",
+    ),
     *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
 )
 # What it makes only with one.
-IMATRIX_GGUF_TYPES = ("IQ3_M", "IQ3_S", "IQ3_XS", "IQ3_XXS", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
+IMATRIX_GGUF_TYPES = (
+    "IQ3_M",
+    "IQ3_S",
+    "IQ3_XS",
+    "IQ3_XXS",
+    "IQ2_M",
+    "IQ2_S",
+    "IQ2_XS",
+    "IQ2_XXS",
+    "IQ1_M",
+    "IQ1_S",
+)
 DENSE_OPENVINO_TYPE = "bf16"
 OPENVINO_TYPES = (DENSE_OPENVINO_TYPE, "int8", "int4")
 # Formats that compressed-tensors knows by name, and what they mean for a layer: how scales are shared is theirs.
-PresetName = Literal["FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "W4AFP8"]
+PresetName = Literal[
+    "FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "W4AFP8"
+]
 _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "FP8": {"type": "float", "weight_bits": 8, "activation_bits": 8},
@@ -64,16 +89,24 @@ class Scheme(Spec):
         description="a format of compressed-tensors by its name, instead of the fields from here to symmetric",
     )
     weight_bits: Literal[2, 3, 4, 8]
-    activation_bits: Literal[4, 8, 16] = Field(default=16, description="8: rounded per token while it runs")
+    activation_bits: Literal[4, 8, 16] = Field(
+        default=16, description="8: rounded per token while it runs"
+    )
     type: Literal["int", "float"] = "int"
     group_size: int | None = Field(
-        default=None, ge=16, description="weights of a row that share a scale; default: one scale per row"
+        default=None,
+        ge=16,
+        description="weights of a row that share a scale; default: one scale per row",
     )
-    symmetric: bool = Field(default=True, description="false: a zero point is stored with each scale")
+    symmetric: bool = Field(
+        default=True, description="false: a zero point is stored with each scale"
+    )
     kv_cache: Literal["fp8"] | None = Field(
         default=None, description="fp8: scales for a KV cache of 8-bit floats are stored, too"
     )
-    ignore: tuple[str, ...] = Field(default=("lm_head",), description="layers to skip: a name, or re: and a pattern")
+    ignore: tuple[str, ...] = Field(
+        default=("lm_head",), description="layers to skip: a name, or re: and a pattern"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -82,16 +115,22 @@ class Scheme(Spec):
             return value
         meant = _PRESETS[value["preset"]]
         if other := [name for name in meant if name in value and value[name] != meant[name]]:
-            raise ValueError(f"preset: {value['preset']} means {other[0]}: {meant[other[0]]}; remove {other[0]}")
+            raise ValueError(
+                f"preset: {value['preset']} means {other[0]}: {meant[other[0]]}; remove {other[0]}"
+            )
         return {**value, **meant}
 
     @model_validator(mode="after")
     def _float_is_eight_bits_per_row(self) -> "Scheme":
         if self.preset is not None:
             if not self.symmetric:
-                raise ValueError(f"preset: {self.preset} has no zero points; remove symmetric: false")
+                raise ValueError(
+                    f"preset: {self.preset} has no zero points; remove symmetric: false"
+                )
             return self
-        if self.type == "float" and (self.weight_bits != 8 or self.group_size is not None or not self.symmetric):
+        if self.type == "float" and (
+            self.weight_bits != 8 or self.group_size is not None or not self.symmetric
+        ):
             raise ValueError(
                 "type: float goes with weight_bits: 8, symmetric: true and no group_size, or with a preset"
             )
@@ -142,15 +181,21 @@ class SmoothQuant(Spec):
     """Moves outliers of the activations into the weights."""
 
     step: Literal["smoothquant"]
-    strength: Fraction = Field(default=0.8, ge=0, le=1, description="0: weights stay; 1: activations become even")
+    strength: Fraction = Field(
+        default=0.8, ge=0, le=1, description="0: weights stay; 1: activations become even"
+    )
 
 
 class SparseGpt(Spec):
     """Sets the weights that matter least to zero and corrects the others."""
 
     step: Literal["sparsegpt"]
-    sparsity: Fraction = Field(default=0.5, gt=0, lt=1, description="share of the weights that become zero")
-    mask: str = Field(default="2:4", pattern=r"^\d+:\d+$", description="N:M, or 0:0 for zeros anywhere")
+    sparsity: Fraction = Field(
+        default=0.5, gt=0, lt=1, description="share of the weights that become zero"
+    )
+    mask: str = Field(
+        default="2:4", pattern=r"^\d+:\d+$", description="N:M, or 0:0 for zeros anywhere"
+    )
     ignore: tuple[str, ...] = ("lm_head",)
 
 
@@ -159,8 +204,12 @@ class Awq(Spec):
 
     step: Literal["awq"]
     # llm-compressor divides by the number of points less two.
-    grid: int = Field(default=20, ge=3, le=200, description="scales tried per layer; more take longer")
-    duo_scaling: bool = Field(default=True, description="consider the weights too, not only the activations")
+    grid: int = Field(
+        default=20, ge=3, le=200, description="scales tried per layer; more take longer"
+    )
+    duo_scaling: bool = Field(
+        default=True, description="consider the weights too, not only the activations"
+    )
 
 
 class Gptq(Scheme):
@@ -168,7 +217,9 @@ class Gptq(Scheme):
 
     step: Literal["gptq"]
     block_size: int = Field(default=128, ge=1, description="columns per pass")
-    dampening: Fraction = Field(default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved")
+    dampening: Fraction = Field(
+        default=0.01, gt=0, lt=1, description="raise it when a layer cannot be solved"
+    )
 
 
 class Quantize(Scheme):
@@ -194,7 +245,9 @@ class TensorRule(Spec):
     """A type for the tensors of a GGUF file whose names match."""
 
     match: str = Field(
-        min_length=1, max_length=10_000, description="a regular expression, looked for anywhere in a tensor's name"
+        min_length=1,
+        max_length=10_000,
+        description="a regular expression, looked for anywhere in a tensor's name",
     )
     type: str = Field(description="q4_0, q4_K, q6_K, q8_0, bf16, …")
 
@@ -202,7 +255,9 @@ class TensorRule(Spec):
     @classmethod
     def _is_a_pattern(cls, value: str) -> str:
         if re.search(r"[\s=A-Z]", value):
-            raise ValueError(f"{value[:80]!r}: llama-quantize reads no pattern with spaces, = or capital letters")
+            raise ValueError(
+                f"{value[:80]!r}: llama-quantize reads no pattern with spaces, = or capital letters"
+            )
         try:
             re.compile(value)
         except (re.error, RecursionError, OverflowError) as error:
@@ -221,9 +276,15 @@ class Recipe(Spec):
     name: Name = Field(description="as studies, variants and reports call it")
     description: str = Field(default="", description="a line for `bitbench recipes`")
     backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
-    steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
-    calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
-    options: dict[str, Option] = Field(default_factory=dict, description="for all backends but none and llmcompressor")
+    steps: tuple[Step, ...] = Field(
+        default=(), description="what llm-compressor does, in this order"
+    )
+    calibration: CalibrationNeed = Field(
+        default=CalibrationNeed(), description="text that the steps look at"
+    )
+    options: dict[str, Option] = Field(
+        default_factory=dict, description="for all backends but none and llmcompressor"
+    )
     tensors: tuple[TensorRule, ...] = Field(
         default=(),
         description="for the backend gguf: types of tensors by name, the first that matches counts; what matches none "
@@ -239,8 +300,12 @@ class Recipe(Spec):
 
     @model_validator(mode="after")
     def _has_types_for_what_is_quantized(self) -> "Recipe":
-        if self.tensors and (self.backend is not Backend.GGUF or self.gguf_type in DENSE_GGUF_TYPES):
-            raise ValueError("`tensors` are for backend: gguf with a type that quantizes, such as Q8_0")
+        if self.tensors and (
+            self.backend is not Backend.GGUF or self.gguf_type in DENSE_GGUF_TYPES
+        ):
+            raise ValueError(
+                "`tensors` are for backend: gguf with a type that quantizes, such as Q8_0"
+            )
         return self
 
     @model_validator(mode="after")
@@ -251,7 +316,9 @@ class Recipe(Spec):
             if self.options and self.backend is Backend.NONE:
                 raise ValueError("`options` are for backends that make something; remove them")
             if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
-                raise ValueError("backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how")
+                raise ValueError(
+                    "backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how"
+                )
             if self.backend is Backend.GGUF:
                 self._check_gguf()
             if self.backend is Backend.OPENVINO:
@@ -261,12 +328,16 @@ class Recipe(Spec):
             raise ValueError("`options` are for other backends; write fields into the steps")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
         if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
-            raise ValueError("the last step, and no other, must be `quantize` or `gptq`: it rounds the weights")
+            raise ValueError(
+                "the last step, and no other, must be `quantize` or `gptq`: it rounds the weights"
+            )
         return self
 
     def _check_gguf(self) -> None:
         if not {"type"} <= set(self.options) <= {"type", "imatrix"}:
-            raise ValueError(f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}")
+            raise ValueError(
+                f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}"
+            )
         if self.gguf_type in IMATRIX_GGUF_TYPES and not self.has_imatrix:
             raise ValueError(f"type: {self.gguf_type} needs `imatrix: true` beside it")
         if self.gguf_type not in (*GGUF_TYPES, *IMATRIX_GGUF_TYPES):
@@ -279,10 +350,17 @@ class Recipe(Spec):
 
     def _check_openvino(self) -> None:
         wanted, size = self.openvino_type, self.options.get("group_size")
-        if not {"type"} <= set(self.options) <= {"type", "group_size"} or wanted not in OPENVINO_TYPES:
-            raise ValueError(f"`options` of backend: openvino are {{type: …}}, one of {', '.join(OPENVINO_TYPES)}")
+        if (
+            not {"type"} <= set(self.options) <= {"type", "group_size"}
+            or wanted not in OPENVINO_TYPES
+        ):
+            raise ValueError(
+                f"`options` of backend: openvino are {{type: …}}, one of {', '.join(OPENVINO_TYPES)}"
+            )
         if "group_size" in self.options and wanted != "int4":
-            raise ValueError("group_size goes with type: int4; the others have one scale per row, or none")
+            raise ValueError(
+                "group_size goes with type: int4; the others have one scale per row, or none"
+            )
         if wanted == "int4" and (type(size) is not int or size < 1):
             raise ValueError(
                 "type: int4 needs `group_size: 64` or another number beside it: weights that share a scale"
@@ -337,7 +415,9 @@ class Recipe(Spec):
         """Of most weights, rounded down; None where they stay as they are, or are no numbers."""
         if self.scheme is not None:
             return self.scheme.weight_bits
-        named = self.at_load.quantize if self.at_load else self.gguf_type or self.openvino_type or ""
+        named = (
+            self.at_load.quantize if self.at_load else self.gguf_type or self.openvino_type or ""
+        )
         found = _BITS.search(named.lower())
         return int(found[1]) if found else None
 
@@ -349,4 +429,6 @@ class Recipe(Spec):
     @property
     def needs_calibration(self) -> bool:
         """Whether a text is looked at."""
-        return self.has_imatrix or any(not isinstance(step, Quantize) or step.needs_calibration for step in self.steps)
+        return self.has_imatrix or any(
+            not isinstance(step, Quantize) or step.needs_calibration for step in self.steps
+        )

@@ -13,7 +13,9 @@ _SECRET = re.compile(
     r"|(^|[-_])(key|auth|pwd)$",
     re.IGNORECASE,
 )
-_SHORTEST = 6  # characters of a value that is looked for in other texts; "none" and "true" are no secrets
+_SHORTEST = (
+    6  # characters of a value that is looked for in other texts; "none" and "true" are no secrets
+)
 
 
 def is_secret(name: str) -> bool:
@@ -25,10 +27,17 @@ def without_secret_options(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     for word in words:
         name, equals, _ = word.partition("=")
-        if shown and is_secret(shown[-1]) and shown[-1].startswith("-") and not word.startswith("-"):
+        if (
+            shown
+            and is_secret(shown[-1])
+            and shown[-1].startswith("-")
+            and not word.startswith("-")
+        ):
             shown.append(HIDDEN)
         else:
-            shown.append(f"{name}={HIDDEN}" if equals and name.startswith("-") and is_secret(name) else word)
+            shown.append(
+                f"{name}={HIDDEN}" if equals and name.startswith("-") and is_secret(name) else word
+            )
     return shown
 
 

@@ -42,7 +42,9 @@ Argument = bool | int | float | str
 
 def _full_path(value: str) -> str:
     if not Path(value).expanduser().is_absolute():
-        raise ValueError(f"{value} is relative; give the full path of a virtual environment, or of its python")
+        raise ValueError(
+            f"{value} is relative; give the full path of a virtual environment, or of its python"
+        )
     return value
 
 
@@ -81,9 +83,15 @@ class EngineSetup(Spec):
 
     name: EngineName = Field(description="how reports call it; the engine's name unless given")
     engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
-    args: dict[str, Argument] = Field(default_factory=dict, description="arguments, as the engine spells them")
-    env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
-    kv_cache: str | None = Field(default=None, description="type of its KV cache; the engine's own choice unless given")
+    args: dict[str, Argument] = Field(
+        default_factory=dict, description="arguments, as the engine spells them"
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict, description="environment variables of its process"
+    )
+    kv_cache: str | None = Field(
+        default=None, description="type of its KV cache; the engine's own choice unless given"
+    )
     python: PythonPath | None = Field(default=None, description=_PYTHON)
 
     _short_form = model_validator(mode="before")(_named)
@@ -109,11 +117,15 @@ class EngineAxes(Spec):
     name: EngineName = Field(description="how reports call it; the engine's name unless given")
     engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
     args: dict[str, Argument | Annotated[tuple[Argument | None, ...], Field(min_length=1)]] = Field(
-        default_factory=dict, description="arguments, as the engine spells them; with a list, a setup for each value"
+        default_factory=dict,
+        description="arguments, as the engine spells them; with a list, a setup for each value",
     )
-    env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="environment variables of its process"
+    )
     kv_cache: str | KvCacheTypes | None = Field(
-        default=None, description="type of its KV cache, as the engine spells it; with a list, a setup for each"
+        default=None,
+        description="type of its KV cache, as the engine spells it; with a list, a setup for each",
     )
     python: PythonPath | None = Field(default=None, description=_PYTHON)
 
@@ -131,14 +143,22 @@ class EngineAxes(Spec):
         """Each combination."""
         types = self.kv_cache
         axes = {name: values for name, values in self.args.items() if isinstance(values, tuple)}
-        for type, *values in product(types if isinstance(types, tuple) else (types,), *axes.values()):
+        for type, *values in product(
+            types if isinstance(types, tuple) else (types,), *axes.values()
+        ):
             chosen = dict(zip(axes, values, strict=True))
             place = {"kv": type, **chosen} if isinstance(types, tuple) else chosen
             args = {name: chosen.get(name, value) for name, value in self.args.items()}
             yield EngineSetup(
-                name=" ".join([self.name, *(f"{name}={_shown(value)}" for name, value in place.items())]),
+                name=" ".join(
+                    [self.name, *(f"{name}={_shown(value)}" for name, value in place.items())]
+                ),
                 engine=self.engine,
-                args={name: value for name, value in args.items() if not (value is None or isinstance(value, tuple))},
+                args={
+                    name: value
+                    for name, value in args.items()
+                    if not (value is None or isinstance(value, tuple))
+                },
                 env=self.env,
                 kv_cache=type,
                 python=self.python,
@@ -165,7 +185,11 @@ def _each_combination(value: object, info: ValidationInfo) -> object:
     """The lists of a study file, expanded; its mistakes keep their place in the file. Setups are left as they are."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, EngineSetup) for item in value):
         return value
-    return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups()]
+    return [
+        setup
+        for axes in _AXES.validate_python(value, context=info.context)
+        for setup in axes.setups()
+    ]
 
 
 class Count(Spec):
@@ -177,7 +201,11 @@ class Count(Spec):
     @model_validator(mode="before")
     @classmethod
     def _one_number_means_exactly(cls, value: object) -> object:
-        return {"min": value, "max": value} if isinstance(value, int) and not isinstance(value, bool) else value
+        return (
+            {"min": value, "max": value}
+            if isinstance(value, int) and not isinstance(value, bool)
+            else value
+        )
 
     @model_validator(mode="after")
     def _ordered(self) -> "Count":
@@ -216,11 +244,15 @@ class Measure(Spec):
         "auto: rounds where memory and the engines allow it",
     )
     equal_within: Fraction | None = Field(
-        default=None, gt=0, lt=1, description="a ratio known to lie within this of 1 is decided: equal"
+        default=None,
+        gt=0,
+        lt=1,
+        description="a ratio known to lie within this of 1 is decided: equal",
     )
     confidence: Fraction = Field(default=0.95, gt=0.5, lt=1)
     metric: PrimaryMetricName = Field(
-        default="output_throughput", description="the metric that is ranked and whose interval decides"
+        default="output_throughput",
+        description="the metric that is ranked and whose interval decides",
     )
 
     @model_validator(mode="before")
@@ -246,23 +278,33 @@ class Timeouts(Spec):
 
     start: Seconds = Field(default=600.0, gt=0, description="from start to ready")
     request: Seconds = Field(default=600.0, gt=0, description="for one request")
-    stall: Seconds = Field(default=120.0, gt=0, description="between two tokens of one stream, or before the first")
+    stall: Seconds = Field(
+        default=120.0, gt=0, description="between two tokens of one stream, or before the first"
+    )
     memory: Bytes | None = Field(default=None, gt=0, description="resident memory of one instance")
 
 
 class Checkpoint(Spec):
     """A variant that somebody else made: it stands beside those that recipes make of its model."""
 
-    of: str = Field(description="the model that it was made from, as `models` spells it; its quality is compared to it")
-    checkpoint: str = Field(description="a hub id (ORG/NAME@REVISION, ORG/NAME:TYPE for GGUF), or a folder")
-    name: Name | None = Field(default=None, description="how reports call it; by what it holds unless given")
+    of: str = Field(
+        description="the model that it was made from, as `models` spells it; its quality is compared to it"
+    )
+    checkpoint: str = Field(
+        description="a hub id (ORG/NAME@REVISION, ORG/NAME:TYPE for GGUF), or a folder"
+    )
+    name: Name | None = Field(
+        default=None, description="how reports call it; by what it holds unless given"
+    )
 
 
 class StudySection(Spec):
     """What a study file says to a feature, under the feature's own key."""
 
     description: ClassVar[str]  # of the key, in the JSON Schema of study files
-    run_by: ClassVar[str | None] = None  # the command that such a file is for, instead of `bitbench run`
+    run_by: ClassVar[str | None] = (
+        None  # the command that such a file is for, instead of `bitbench run`
+    )
     may_change: ClassVar[bool] = False  # between two runs into the same folder
     on_one_machine: ClassVar[str | None] = None  # why it cannot be run on several, where that is so
 
@@ -294,22 +336,34 @@ class Study(Spec):
     name: Name
     description: str = ""
     models: tuple[str, ...] = Field(
-        default=(), description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder"
+        default=(),
+        description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder",
     )
-    recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
-    variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")
+    recipes: tuple[str, ...] = Field(
+        default=("bf16",), min_length=1, description="how each model is compressed"
+    )
+    variants: tuple[Checkpoint, ...] = Field(
+        default=(), description="quantized checkpoints of others"
+    )
     engines: Annotated[
-        tuple[EngineSetup, ...], BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...])
+        tuple[EngineSetup, ...],
+        BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...]),
     ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env, python}`")
     workloads: tuple[Workload, ...] = Field(
-        default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
+        default=(),
+        description="built-in names, or a shape of your own; none where only quality is asked for",
     )
-    objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
-    quality: Quality | None = Field(default=None, description="what compression costs in quality; {} for the defaults")
+    objectives: Objectives = Field(
+        default=(), description="what each trial is held against, and goodput counts"
+    )
+    quality: Quality | None = Field(
+        default=None, description="what compression costs in quality; {} for the defaults"
+    )
     measure: Measure = Measure()
     limits: Timeouts = Timeouts()
     baseline: str | None = Field(
-        default=None, description="what the others are compared to: an engine, or `variant @ engine`"
+        default=None,
+        description="what the others are compared to: an engine, or `variant @ engine`",
     )
     seed: int = Field(default=0, ge=0, description="order and prompts follow from it")
 
@@ -353,14 +407,18 @@ class Study(Spec):
         ):
             repeated = sorted(name for name, count in Counter(names).items() if count > 1)
             if repeated:
-                raise ValueError(f"{field}: {', '.join(repeated)} appears more than once; give each its own name")
+                raise ValueError(
+                    f"{field}: {', '.join(repeated)} appears more than once; give each its own name"
+                )
         return self
 
     @model_validator(mode="after")
     def _variants_have_their_model(self) -> "Study":
         for variant in self.variants:
             if variant.of not in self.models:
-                raise ValueError(f"variants: {variant.checkpoint} is of {variant.of}, which `models` must name, too")
+                raise ValueError(
+                    f"variants: {variant.checkpoint} is of {variant.of}, which `models` must name, too"
+                )
         return self
 
     @model_validator(mode="before")
@@ -371,9 +429,15 @@ class Study(Spec):
         if not isinstance(value, dict):
             return value
         own = {key: content for key, content in value.items() if key in cls.model_fields}
-        others = {key: content for key, content in value.items() if key not in own and content is not None}
+        others = {
+            key: content for key, content in value.items() if key not in own and content is not None
+        }
         model = feature_keys()
-        known = {key: others[key] for key in others if key in model.model_fields or info.context is not RECORDED}
+        known = {
+            key: others[key]
+            for key in others
+            if key in model.model_fields or info.context is not RECORDED
+        }
         sections = model.model_validate(known, context=info.context)
         return {**own, **others, **{key: getattr(sections, key) for key in known}}
 
@@ -385,23 +449,34 @@ class Study(Spec):
         return self
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         json_schema = handler(schema)
         own = handler.resolve_ref_schema(json_schema)
         own["additionalProperties"] = False
         for key, field in feature_keys().model_fields.items():
             kind = study_keys_of_features()[key].load()
-            own["properties"][key] = {**handler(kind.__pydantic_core_schema__), "description": field.description}
+            own["properties"][key] = {
+                **handler(kind.__pydantic_core_schema__),
+                "description": field.description,
+            }
         return json_schema
 
     @property
     def sections(self) -> dict[str, StudySection]:
         """Those of features that are installed, by key."""
-        return {key: content for key, content in (self.model_extra or {}).items() if isinstance(content, StudySection)}
+        return {
+            key: content
+            for key, content in (self.model_extra or {}).items()
+            if isinstance(content, StudySection)
+        }
 
     def section(self, kind: type[S]) -> S | None:
         """Return what the file says to a feature; None where it says nothing."""
-        return next((content for content in self.sections.values() if isinstance(content, kind)), None)
+        return next(
+            (content for content in self.sections.values() if isinstance(content, kind)), None
+        )
 
     def workload(self, name: str) -> Workload:
         return next(workload for workload in self.workloads if workload.name == name)

@@ -26,7 +26,11 @@ def study_schema() -> dict[str, Any]:
     schema = Study.model_json_schema(mode="validation")
     _allow_short_forms(schema)
     schema["required"].remove("name")  # that of the file
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "bitbench study", **schema}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "bitbench study",
+        **schema,
+    }
 
 
 def read_study(path: Path) -> tuple[Study, str]:
@@ -37,7 +41,9 @@ def read_study(path: Path) -> tuple[Study, str]:
     study = parse_study(text, name=str(path))
     if not yaml_file.line_of(text, ("name",))[1]:
         text = f"{text.rstrip()}\nname: {study.name}\n"
-        parse_study(text, name=str(path))  # raises where nothing can follow it, as behind a closing brace
+        parse_study(
+            text, name=str(path)
+        )  # raises where nothing can follow it, as behind a closing brace
     return study, text
 
 
@@ -51,7 +57,9 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
     """A setup is counted after the lists of all engines are expanded; the file has fewer of them."""
     match location:
         case ("engines", int(number), *rest):
-            written = yaml_file.parse_yaml(text, _Engines, name="", outline="", error=StudyFileError)
+            written = yaml_file.parse_yaml(
+                text, _Engines, name="", outline="", error=StudyFileError
+            )
             entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups()]
             return ("engines", entries[number], *rest)
     return location
@@ -89,9 +97,14 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
     definitions["EngineAxes"]["required"] = ["engine"]
     for name in ("engine", "name"):
         definitions["EngineAxes"]["properties"][name]["type"] = ["string", "null"]
-    properties["engines"]["items"] = {"anyOf": [{"type": ["string", "null"]}, properties["engines"]["items"]]}
+    properties["engines"]["items"] = {
+        "anyOf": [{"type": ["string", "null"]}, properties["engines"]["items"]]
+    }
     properties["workloads"]["items"] = {
-        "anyOf": [{"type": "string", "enum": list(BUILT_IN_WORKLOADS)}, properties["workloads"]["items"]]
+        "anyOf": [
+            {"type": "string", "enum": list(BUILT_IN_WORKLOADS)},
+            properties["workloads"]["items"],
+        ]
     }
     for name in ("models", "recipes"):
         properties[name] = {"anyOf": [{"type": "string"}, properties[name]]}
@@ -101,19 +114,27 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
 
 def study_file_text(study: Study) -> str:
     """Reading it again gives an equal study."""
-    content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND)
+    content = study.model_dump(
+        mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND
+    )
     content = {"bitbench": study.bitbench, **content}
     if study.workloads:
         content["workloads"] = list(map(_workload, study.workloads))
     if study.objectives:
-        content["objectives"] = {objective.name: written_seconds(objective.limit) for objective in study.objectives}
-    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+        content["objectives"] = {
+            objective.name: written_seconds(objective.limit) for objective in study.objectives
+        }
+    text: str = yaml.safe_dump(
+        content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+    )
     return text
 
 
 def _workload(workload: Workload) -> dict[str, object]:
     """Defaults are left out but for the kind of an arrival, which says what the rest of it means."""
-    content = workload.model_dump(mode="json", exclude_defaults=True, exclude={"arrival"}, context=BY_HAND)
+    content = workload.model_dump(
+        mode="json", exclude_defaults=True, exclude={"arrival"}, context=BY_HAND
+    )
     arrival = workload.arrival.model_dump(mode="json", context=BY_HAND)
     content["arrival"] = arrival["kind"] if len(arrival) == 1 else arrival
     return content
@@ -150,7 +171,9 @@ class StudySource:
         if self.file is None:
             return error
         line, field = yaml_file.line_of(self.text, _as_written(error.location, self.text))
-        return StudyFileError(f"{self.file}:{line}: {field}: {error}" if field else f"{self.file}: {error}")
+        return StudyFileError(
+            f"{self.file}:{line}: {field}: {error}" if field else f"{self.file}: {error}"
+        )
 
 
 _EAGER = """\
@@ -237,8 +260,12 @@ def checked(make: Callable[[], T], *, about: str = "") -> T:
     raise UsageError(f"{about}: {said}" if about else said)
 
 
-def checked_objectives(given: str | Mapping[str, str | float] | None, *, about: str = "--slo") -> tuple[Objective, ...]:
+def checked_objectives(
+    given: str | Mapping[str, str | float] | None, *, about: str = "--slo"
+) -> tuple[Objective, ...]:
     """From `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds."""
     if given is None:
         return ()
-    return checked(lambda: TypeAdapter[tuple[Objective, ...]](Objectives).validate_python(given), about=about)
+    return checked(
+        lambda: TypeAdapter[tuple[Objective, ...]](Objectives).validate_python(given), about=about
+    )

@@ -13,7 +13,9 @@ UNKNOWN_RECIPE = "unknown"  # of an import that does not tell model and recipe a
 DENSE = "dense"  # the form of a model that is not quantized, also as the last part of one
 
 
-_SIZE = re.compile(r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)  # the 7B of Qwen2.5-7B-Instruct
+_SIZE = re.compile(
+    r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE
+)  # the 7B of Qwen2.5-7B-Instruct
 
 
 class ExpertFacts(Record):
@@ -42,9 +44,15 @@ class ModelFacts(Record):
     intermediate_size: int | None = None
     tied_embeddings: bool | None = None  # one matrix looks tokens up and, at the end, multiplies
     experts: ExpertFacts | None = None  # of a mixture; None: every weight works on every token
-    random_weights: bool = False  # a shape without trained weights: for speed, memory and kernels, never for quality
-    quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
-    rounded_before: str | None = None  # what its linear layers were before it was dense: "4 bits (Q4_1)"
+    random_weights: bool = (
+        False  # a shape without trained weights: for speed, memory and kernels, never for quality
+    )
+    quantization: str | None = (
+        None  # the format its layers are stored in, such as compressed-tensors; None: dense
+    )
+    rounded_before: str | None = (
+        None  # what its linear layers were before it was dense: "4 bits (Q4_1)"
+    )
 
     def kv_bytes_per_token(self, value_bytes: int) -> int | None:
         """Keys and values of one token in all layers, each number in so many bytes."""
@@ -71,7 +79,9 @@ class Variant(Record):
     commit: str | None = None  # of the hub's repository that it, or its model, came from
     checkpoint: str | None = None  # where it came from, if somebody else made it
     weight_bytes: int | None = None
-    form: str | None = None  # what an engine gets to load, see `Recipe.form`; None where there is no model
+    form: str | None = (
+        None  # what an engine gets to load, see `Recipe.form`; None where there is no model
+    )
     at_load: AtLoad | None = None
     facts: ModelFacts = ModelFacts()
     refusal: str | None = None  # why it cannot be made, known before any work
@@ -157,5 +167,7 @@ _BY_NAME = {type.name.lower(): type for type in _MADE.values()}
 def tensor_type(name: str) -> TensorType:
     """By its name in any case; raises ValueError with the names that there are."""
     if (found := _BY_NAME.get(name.lower())) is None:
-        raise ValueError(f"no type of GGUF tensors is called {name!r}; known are {', '.join(_BY_NAME)}")
+        raise ValueError(
+            f"no type of GGUF tensors is called {name!r}; known are {', '.join(_BY_NAME)}"
+        )
     return found

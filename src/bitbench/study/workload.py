@@ -14,7 +14,9 @@ RateField = Field(gt=0, le=1_000_000, description="requests per second")
 
 class Arrival(StrEnum):
     BATCH = "batch"  # every request at once, then wait for all of them
-    CLOSED_LOOP = "closed_loop"  # so many streams; each sends its next request when the last one ended
+    CLOSED_LOOP = (
+        "closed_loop"  # so many streams; each sends its next request when the last one ended
+    )
     CONSTANT = "constant"  # evenly spaced
     POISSON = "poisson"  # independent users: exponential gaps
     TRACE = "trace"  # at the times, and with the lengths, of a recorded trace
@@ -57,7 +59,9 @@ def mean_arrival_rate(arrival: AnyArrival) -> float | None:
     return arrival.rate if isinstance(arrival, (Constant, Poisson)) else None
 
 
-MOST_TOKENS = 10_000_000  # of a prompt or an answer: the longest context that a published model offers
+MOST_TOKENS = (
+    10_000_000  # of a prompt or an answer: the longest context that a published model offers
+)
 DEVIATIONS = 3  # where `min` and `max` are when a study does not say: 99.7 % of a normal distribution lie within
 
 
@@ -74,9 +78,13 @@ class Lengths(Spec):
         if (self.mean is None) != (self.sd is None):
             raise ValueError("`mean` and `sd` belong together; give both, or `min` and `max` alone")
         if self.mean is None and (self.min is None or self.max is None):
-            raise ValueError("give a number, {min, max}, or {mean, sd} with or without `min` and `max`")
+            raise ValueError(
+                "give a number, {min, max}, or {mean, sd} with or without `min` and `max`"
+            )
         if not self.shortest <= (self.shortest if self.mean is None else self.mean) <= self.longest:
-            raise ValueError(f"`min` {self.shortest}, `mean` and `max` {self.longest} must be in ascending order")
+            raise ValueError(
+                f"`min` {self.shortest}, `mean` and `max` {self.longest} must be in ascending order"
+            )
         return self
 
     @property
@@ -109,7 +117,8 @@ def _form(value: object) -> str:
 
 
 Length = Annotated[
-    Annotated[int, Field(ge=1, le=MOST_TOKENS), Tag("number")] | Annotated[Lengths, Tag("spread")], Discriminator(_form)
+    Annotated[int, Field(ge=1, le=MOST_TOKENS), Tag("number")] | Annotated[Lengths, Tag("spread")],
+    Discriminator(_form),
 ]
 
 
@@ -144,18 +153,24 @@ class SharedPrefix(Spec):
     """Some prompts begin alike, as behind a system prompt."""
 
     tokens: int = Field(ge=1, description="length of the common prefix; part of input_tokens")
-    share: Fraction = Field(default=1.0, gt=0, le=1, description="share of the requests that have one")
+    share: Fraction = Field(
+        default=1.0, gt=0, le=1, description="share of the requests that have one"
+    )
 
 
 class Conversation(Spec):
     """Requests that carry what was said before them."""
 
     turns: int = Field(ge=2, le=1_000, description="requests of one conversation")
-    think: Seconds = Field(default=0.0, ge=0, description="from the end of an answer to the next question")
+    think: Seconds = Field(
+        default=0.0, ge=0, description="from the end of an answer to the next question"
+    )
 
 
 MOST_REQUESTS = 10_000_000  # of a trial: its rows take gigabytes beyond that
-CLOSED_LOOP_ROUNDS = 4  # requests per stream when the study does not say: enough for a median per stream
+CLOSED_LOOP_ROUNDS = (
+    4  # requests per stream when the study does not say: enough for a median per stream
+)
 # Requests in flight that an engine is sized for when requests do not wait for answers and the study does not say. It
 # is no limit of the load: more than that wait inside the engine, as they would in use.
 OPEN_LOOP_CONCURRENCY = 64
@@ -172,7 +187,9 @@ class Workload(Spec):
 
     name: str = Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")
     concurrency: int = Field(
-        ge=1, le=100_000, description="requests in flight at once; in open loop what an engine is sized for"
+        ge=1,
+        le=100_000,
+        description="requests in flight at once; in open loop what an engine is sized for",
     )
     input_tokens: Length = Field(
         description="prompt length, exact: a number, {min, max} or {mean, sd, min, max}; with text or a trace the most"
@@ -181,9 +198,12 @@ class Workload(Spec):
         description="generated length, forced: a number, {min, max} or {mean, sd, min, max}; with a trace the most"
     )
     output_forced: bool = Field(
-        default=True, description="exactly output_tokens; false: at most, for servers without ignore_eos"
+        default=True,
+        description="exactly output_tokens; false: at most, for servers without ignore_eos",
     )
-    arrival: AnyArrival = Field(default=Batch(), description="batch, closed_loop, or {kind, …} for an open loop")
+    arrival: AnyArrival = Field(
+        default=Batch(), description="batch, closed_loop, or {kind, …} for an open loop"
+    )
     requests: int | None = Field(
         default=None, ge=1, description="requests per trial; a batch has one per stream and turn"
     )
@@ -191,9 +211,15 @@ class Workload(Spec):
         default=None, gt=0, description="of the schedule, instead of `requests` (open loop)"
     )
     api: Api = Field(default=Api.COMPLETIONS, description="API endpoint; chat needs `text`")
-    text: TextPrompts | None = Field(default=None, description="prompts from a file instead of random token ids")
-    shared_prefix: SharedPrefix | None = Field(default=None, description="prompts that share a prefix")
-    conversation: Conversation | None = Field(default=None, description="several turns, each with its history")
+    text: TextPrompts | None = Field(
+        default=None, description="prompts from a file instead of random token ids"
+    )
+    shared_prefix: SharedPrefix | None = Field(
+        default=None, description="prompts that share a prefix"
+    )
+    conversation: Conversation | None = Field(
+        default=None, description="several turns, each with its history"
+    )
 
     # What an imported file does not say: the field holds no more than a stand-in. Such a workload can only be reported.
     unknown: SkipJsonSchema[tuple[ShapePart, ...]] = ()
@@ -204,7 +230,9 @@ class Workload(Spec):
         if not isinstance(value, dict) or "concurrency" in value:
             return value
         arrival = value.get("arrival", Arrival.BATCH)
-        kind = arrival.get("kind") if isinstance(arrival, dict) else getattr(arrival, "kind", arrival)
+        kind = (
+            arrival.get("kind") if isinstance(arrival, dict) else getattr(arrival, "kind", arrival)
+        )
         if kind in (Arrival.BATCH, Arrival.CLOSED_LOOP):
             return value
         return {**value, "concurrency": OPEN_LOOP_CONCURRENCY}
@@ -217,33 +245,54 @@ class Workload(Spec):
                     f"arrival {self.arrival.kind} needs `requests` or `duration` (one of them) to know when to end"
                 )
         elif self.duration is not None:
-            raise ValueError(f"arrival {self.arrival.kind} has no `duration`; give `requests` instead")
-        elif self.arrival.kind is Arrival.BATCH and self.requests not in (None, self.concurrency * self.turns):
-            raise ValueError("a batch sends `concurrency` requests; use arrival: closed_loop to send more")
+            raise ValueError(
+                f"arrival {self.arrival.kind} has no `duration`; give `requests` instead"
+            )
+        elif self.arrival.kind is Arrival.BATCH and self.requests not in (
+            None,
+            self.concurrency * self.turns,
+        ):
+            raise ValueError(
+                "a batch sends `concurrency` requests; use arrival: closed_loop to send more"
+            )
         elif self.requests is not None and self.requests < self.concurrency * self.turns:
             times = "" if self.turns == 1 else f" × {self.turns} turns"
             raise ValueError(f"`requests` must be at least `concurrency`{times}")
         if (self.request_count or 0) > MOST_REQUESTS:
             raise ValueError(f"a trial has {MOST_REQUESTS:,} requests at most")
         if self.requests is not None and self.requests % self.turns:
-            raise ValueError(f"`requests` must be a multiple of the {self.turns} turns of a conversation")
+            raise ValueError(
+                f"`requests` must be a multiple of the {self.turns} turns of a conversation"
+            )
         return self
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "Workload":
         if self.api is Api.CHAT and self.text is None:
-            raise ValueError("`api: chat` takes no token ids; give `text: {file: …}`, or leave `api` out")
-        special = [name for name in ("text", "shared_prefix", "conversation") if getattr(self, name) is not None]
+            raise ValueError(
+                "`api: chat` takes no token ids; give `text: {file: …}`, or leave `api` out"
+            )
+        special = [
+            name
+            for name in ("text", "shared_prefix", "conversation")
+            if getattr(self, name) is not None
+        ]
         if isinstance(self.arrival, Trace):
             special.append("a trace")
         if len(special) > 1:
-            raise ValueError(f"{' and '.join(special)} cannot be combined; each decides what a prompt contains")
+            raise ValueError(
+                f"{' and '.join(special)} cannot be combined; each decides what a prompt contains"
+            )
         decided_by_file = {"input_tokens": self.text is not None or isinstance(self.arrival, Trace)}
         decided_by_file["output_tokens"] = isinstance(self.arrival, Trace)
         for name, decided in decided_by_file.items():
             if decided and isinstance(getattr(self, name), Lengths):
-                raise ValueError(f"`{name}` must be a number here, the maximum: the file sets each request's length")
-        if self.shared_prefix is not None and self.shared_prefix.tokens >= _shortest_length(self.input_tokens):
+                raise ValueError(
+                    f"`{name}` must be a number here, the maximum: the file sets each request's length"
+                )
+        if self.shared_prefix is not None and self.shared_prefix.tokens >= _shortest_length(
+            self.input_tokens
+        ):
             raise ValueError(
                 f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the shortest prompt "
                 f"({_shortest_length(self.input_tokens)} input_tokens), of which it is a part"
@@ -266,7 +315,11 @@ class Workload(Spec):
             return self.requests
         if self.open_loop:
             rate = mean_arrival_rate(self.arrival)
-            return None if rate is None or self.duration is None else max(1, round(rate * self.duration)) * self.turns
+            return (
+                None
+                if rate is None or self.duration is None
+                else max(1, round(rate * self.duration)) * self.turns
+            )
         rounds = 1 if self.arrival.kind is Arrival.BATCH else CLOSED_LOOP_ROUNDS
         return rounds * self.concurrency * self.turns
 
@@ -299,7 +352,9 @@ class Workload(Spec):
 
 
 def _shape(name: str, concurrency: int, input_tokens: int, output_tokens: int) -> Workload:
-    return Workload(name=name, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens)
+    return Workload(
+        name=name, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens
+    )
 
 
 BUILT_IN_WORKLOADS = {

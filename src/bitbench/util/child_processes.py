@@ -32,12 +32,22 @@ _NO_TOKEN_FROM_A_FILE = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 def engine_child_variables(extra: Mapping[str, str]) -> dict[str, str]:
     """What a process needs of ours to run at all, and `extra`."""
-    return _DEFAULTS | {name: os.environ[name] for name in _FOR_ENGINES if name in os.environ} | dict(extra)
+    return (
+        _DEFAULTS
+        | {name: os.environ[name] for name in _FOR_ENGINES if name in os.environ}
+        | dict(extra)
+    )
 
 
-def tool_child_variables(extra: Mapping[str, str] | None = None, *, hub_token: bool = False) -> dict[str, str]:
+def tool_child_variables(
+    extra: Mapping[str, str] | None = None, *, hub_token: bool = False
+) -> dict[str, str]:
     """Ours without what leads to our packages, and `extra`; a model hub's token only where the child needs the hub."""
-    kept = {name: value for name, value in _ours(hub_token=hub_token).items() if name not in _OF_OUR_PYTHON}
+    kept = {
+        name: value
+        for name, value in _ours(hub_token=hub_token).items()
+        if name not in _OF_OUR_PYTHON
+    }
     return kept | dict(extra or {})
 
 
@@ -59,7 +69,9 @@ def bitbench_child_variables() -> dict[str, str]:
 def _ours(*, hub_token: bool) -> dict[str, str]:
     if hub_token:
         return dict(os.environ)
-    return {name: value for name, value in os.environ.items() if not _is_hub_token(name)} | _NO_TOKEN_FROM_A_FILE
+    return {
+        name: value for name, value in os.environ.items() if not _is_hub_token(name)
+    } | _NO_TOKEN_FROM_A_FILE
 
 
 def _is_hub_token(name: str) -> bool:
@@ -67,7 +79,9 @@ def _is_hub_token(name: str) -> bool:
     return name.startswith(("HF_", "HUGGING")) and "TOKEN" in name
 
 
-NOWHERE = Path("/")  # a working folder for what reads and writes nothing by a relative path; root alone writes there
+NOWHERE = Path(
+    "/"
+)  # a working folder for what reads and writes nothing by a relative path; root alone writes there
 
 
 def isolated_command(python: Path | str, *words: Path | str) -> list[str]:

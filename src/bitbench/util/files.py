@@ -64,7 +64,9 @@ class SafeFolder:
         partial = path.with_name(f"{path.name}.{secrets.token_hex(_PARTIAL_BYTES)}.partial")
         with _plainly(path):
             try:
-                with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                with os.fdopen(
+                    os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
+                ) as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -111,7 +113,9 @@ class SafeFolder:
         with _plainly(path):
             os.truncate(path, size)
 
-    def remove_matching(self, folder: str, ours: re.Pattern[str], keep: frozenset[str] = frozenset()) -> None:
+    def remove_matching(
+        self, folder: str, ours: re.Pattern[str], keep: frozenset[str] = frozenset()
+    ) -> None:
         """Delete the plain files in `folder` whose whole name fits `ours`, and what a kill left half-written of them;
         not those in `keep`. What is no plain file stays."""
         place = self._below(folder, _FOLDER)
@@ -139,13 +143,17 @@ class SafeFolder:
         """Return the path of a name; refuse one that leads out, and a link or another kind of file on the way."""
         parts = PurePath(name).parts
         if name.startswith("/") or ".." in parts or "\0" in name or (wanted == _FILE and not parts):
-            raise StoreError(f"{name!r} is not a file name; bitbench writes nothing outside {self.root}")
+            raise StoreError(
+                f"{name!r} is not a file name; bitbench writes nothing outside {self.root}"
+            )
         path = self.root
         with _plainly(path / name):
             for number, part in enumerate(parts, start=1):
                 path /= part
                 kind = wanted if number == len(parts) else _FOLDER
-                if path.is_symlink() or (path.exists() and not (path.is_file() if kind == _FILE else path.is_dir())):
+                if path.is_symlink() or (
+                    path.exists() and not (path.is_file() if kind == _FILE else path.is_dir())
+                ):
                     raise _refusal(path, kind)
         return path
 

@@ -32,7 +32,10 @@ _OF_RESOURCES = {
 }
 # What a process says that met one of them, in the C library's words.
 SAID = re.compile(
-    "|".join(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE)),
+    "|".join(
+        os.strerror(number)
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE)
+    ),
     re.IGNORECASE,
 )
 _PROBE_BYTES = 65_536  # more than a page, which may still be free on a full disk
@@ -70,7 +73,9 @@ def require_native() -> None:
     """Raise PlatformError where nothing can be measured, before anything is started or written."""
     require_linux()
     if find_spec("bitbench._native") is None:
-        raise PlatformError(f"bitbench was installed without its native part, which measures; {NATIVE_ADVICE}")
+        raise PlatformError(
+            f"bitbench was installed without its native part, which measures; {NATIVE_ADVICE}"
+        )
 
 
 def require_linux() -> None:

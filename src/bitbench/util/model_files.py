@@ -24,13 +24,19 @@ def read_model_json(path: Path) -> dict[str, Any]:
     """Raises ModelError where it is missing, no JSON object, or larger than such a file ever is."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            raise ModelError(f"{path} is larger than {_LARGEST_BYTES // 10**6} MB; no model needs that.")
+            raise ModelError(
+                f"{path} is larger than {_LARGEST_BYTES // 10**6} MB; no model needs that."
+            )
         text = path.read_text(encoding="utf-8")
         if text.count("[") > _MOST_LISTS or text.count("{") > _MOST_OBJECTS:
-            raise ModelError(f"{path} has more lists or objects than such a file ever needs; download the model again.")
+            raise ModelError(
+                f"{path} has more lists or objects than such a file ever needs; download the model again."
+            )
         content = json.loads(text)
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}); a model folder needs it.") from error
+        raise ModelError(
+            f"{path} cannot be read ({error.strerror}); a model folder needs it."
+        ) from error
     except (ValueError, RecursionError) as error:
         cause = "nested too deeply" if isinstance(error, RecursionError) else error
         raise ModelError(f"{path} is not JSON ({cause}); download the model again.") from error
@@ -62,12 +68,18 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
     """Name to what is stored under it; raises ModelError where the file is not safetensors, or its header lies."""
     try:
         entries, data = _entries(path)
-        return {name: _tensor(name, entry, data) for name, entry in entries.items() if name != "__metadata__"}
+        return {
+            name: _tensor(name, entry, data)
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        }
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
         cause = "it is nested too deeply" if isinstance(error, RecursionError) else error
-        raise ModelError(f"{path} is not a safetensors file (its header: {cause}); download it again.") from error
+        raise ModelError(
+            f"{path} is not a safetensors file (its header: {cause}); download it again."
+        ) from error
 
 
 def read_safetensors_headers(folder: Path) -> dict[str, StoredTensor]:
@@ -85,7 +97,11 @@ def safetensors_header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
     end = 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.size_bytes
-        entries[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        entries[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _LENGTH_BYTES)  # tensors begin at a multiple of it
     return struct.pack("<Q", len(text)) + text

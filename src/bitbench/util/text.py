@@ -13,7 +13,9 @@ from urllib.parse import quote_plus
 
 HIDDEN = "***"
 QUOTED_LENGTH = 400  # characters of foreign words that a record keeps
-_SHORTEST_KEY = 4  # "EMPTY" is a key in use; shorter ones are no secret, and would be found in every word
+_SHORTEST_KEY = (
+    4  # "EMPTY" is a key in use; shorter ones are no secret, and would be found in every word
+)
 # Characters that are looked at: a long body costs no time, and what comes after them is not shown.
 _READ_LENGTH = 65_536
 
@@ -21,7 +23,11 @@ _READ_LENGTH = 65_536
 def quote(said: str | bytes, key: str, limit: int = QUOTED_LENGTH) -> str:
     """Return one line of printable text, `limit` characters at most before what cannot be printed is written as
     escapes, and without the key."""
-    text = said[: 4 * _READ_LENGTH].decode("utf-8", errors="replace") if isinstance(said, bytes) else said
+    text = (
+        said[: 4 * _READ_LENGTH].decode("utf-8", errors="replace")
+        if isinstance(said, bytes)
+        else said
+    )
     return printable(" ".join(text_without_key(text, key)[:_READ_LENGTH].split()), limit)
 
 
@@ -36,7 +42,10 @@ def printable(text: str, limit: int = QUOTED_LENGTH) -> str:
     """Shortened, and what cannot be printed (or not be encoded) written as escapes; for words that hold no key."""
     text = text.replace("\t", "    ")
     text = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
 
 
 def encodable(text: str) -> str:
@@ -47,7 +56,9 @@ def encodable(text: str) -> str:
 # Control, format (direction, zero width), surrogate, private use; ends of lines and paragraphs.
 _ESCAPED = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 # Shown as nothing although they count as letters or marks: fillers, and selectors that can carry hidden bytes.
-_BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\U000e0100-\U000e01ef]")
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\uffa0\U000e0100-\U000e01ef]"
+)
 _KEPT = "\n\t"
 
 
@@ -59,12 +70,20 @@ def visible(text: str) -> str:
 
 
 def _is_hidden(char: str) -> bool:
-    return char not in _KEPT and (unicodedata.category(char) in _ESCAPED or bool(_BLANK.match(char)))
+    return char not in _KEPT and (
+        unicodedata.category(char) in _ESCAPED or bool(_BLANK.match(char))
+    )
 
 
 def _spelled(char: str) -> str:
     code = ord(char)
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code <= 0xFF
+        else f"\\u{code:04x}"
+        if code <= 0xFFFF
+        else f"\\U{code:08x}"
+    )
 
 
 LEAST_BEGUN = 3  # characters: fewer begin too many names

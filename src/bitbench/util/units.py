@@ -14,14 +14,22 @@ LONGEST_WAIT_S = 24 * 24 * 3600.0
 
 # Whole numbers, so that 700ms are 0.7 exactly: 700 × 0.001 are a little more.
 _PER_SECOND = {"ns": 10**9, "us": 10**6, "µs": 10**6, "ms": 10**3}
-_SECONDS = {**{unit: 1 / count for unit, count in _PER_SECOND.items()}, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {
+    **{unit: 1 / count for unit, count in _PER_SECOND.items()},
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+}
 _BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _LONGEST_SHOWN = 60  # characters of a wrong value
 # Possessive: a long row of digits is read once, not once from each digit.
-_QUANTITY = re.compile(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
+_QUANTITY = re.compile(
+    r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE
+)
 
 
 def parse_seconds(value: object) -> float:
@@ -30,7 +38,9 @@ def parse_seconds(value: object) -> float:
     number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
     seconds = number / _PER_SECOND[unit] if unit in _PER_SECOND else number * _SECONDS[unit or "s"]
     if seconds > LONGEST_WAIT_S:
-        raise ValueError(f"{show_wrong_value(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
+        raise ValueError(
+            f"{show_wrong_value(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h"
+        )
     if isinstance(value, str) and number and not unit:
         text = value.strip()
         raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
@@ -66,7 +76,9 @@ def _parse(value: object, units: Mapping[str, float], wanted: str) -> tuple[floa
         raise ValueError(f"expected {wanted}, got {show_wrong_value(value)}")
     number, unit = match.group(1), match.group(2).lower()
     if unit and unit not in units:
-        raise ValueError(f"unknown unit {show_wrong_value(unit)} in {show_wrong_value(value)}; expected {wanted}")
+        raise ValueError(
+            f"unknown unit {show_wrong_value(unit)} in {show_wrong_value(value)}; expected {wanted}"
+        )
     if not math.isfinite(float(number) * units.get(unit, 1.0)):
         raise ValueError(f"{show_wrong_value(value)} is too large; expected {wanted}")
     return float(number), unit

@@ -60,15 +60,26 @@ def parse_yaml(
         content = loader.construct_document(root) if root is not None and not repeated else None
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark else 1
-        line = min(line, len(text.splitlines()) or 1)  # the end of a file may be said to be the line after its last
+        line = min(
+            line, len(text.splitlines()) or 1
+        )  # the end of a file may be said to be the line after its last
         context = f"{problem.context}, " if str(problem.problem).startswith("but ") else ""
         raise error(f"{name}:{line}: not valid YAML: {context}{problem.problem}") from problem
-    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as problem:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+    ) as problem:
         raise error(f"{name}: not valid YAML: {problem}") from problem
     if not isinstance(root, yaml.MappingNode):
         raise error(f"{name}:1: {outline}")
     if repeated:
-        raise error("\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated))
+        raise error(
+            "\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated)
+        )
     try:
         return spec.model_validate({**defaults, **(content or {})}, context=BY_HAND)
     except ValidationError as problem:
@@ -94,7 +105,11 @@ def _refuse_too_much(text: str) -> None:
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             sizes[event.anchor] = 1
-            if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _ENDLESS_NUMBER.fullmatch(event.value):
+            if (
+                isinstance(event, yaml.ScalarEvent)
+                and event.implicit[0]
+                and _ENDLESS_NUMBER.fullmatch(event.value)
+            ):
                 raise _too_much("a number without end", event)
         if isinstance(event, yaml.CollectionStartEvent):
             begun.append((event.anchor, values))
@@ -105,7 +120,9 @@ def _refuse_too_much(text: str) -> None:
         if len(begun) > DEEPEST:
             raise _too_much(f"more than {DEEPEST} levels within each other", event)
         if values > MOST_NODES:
-            raise _too_much(f"more than {MOST_NODES:,} values, counting those that aliases stand for", event)
+            raise _too_much(
+                f"more than {MOST_NODES:,} values, counting those that aliases stand for", event
+            )
 
 
 def _too_much(problem: str, event: Any) -> ComposerError:
@@ -126,10 +143,14 @@ def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
             yield from _repeated_keys(value)
 
 
-def _mistakes(problem: ValidationError, root: yaml.Node, name: str, spec: type[BaseModel]) -> list[str]:
+def _mistakes(
+    problem: ValidationError, root: yaml.Node, name: str, spec: type[BaseModel]
+) -> list[str]:
     """A line for each of the first, and one for the others."""
     causes = _causes(problem)
-    told = list(dict.fromkeys(_describe(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES]))
+    told = list(
+        dict.fromkeys(_describe(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES])
+    )
     more = len(causes) - MOST_MISTAKES
     return [*told, f"{name}: and {more:,} more"] if more > 0 else told
 
@@ -141,7 +162,11 @@ def _causes(problem: ValidationError) -> list[Any]:
         mistake
         for mistake in mistakes
         if mistake["type"] != "too_short"
-        or not any(mistake["loc"] == other["loc"][: len(mistake["loc"])] for other in mistakes if other != mistake)
+        or not any(
+            mistake["loc"] == other["loc"][: len(mistake["loc"])]
+            for other in mistakes
+            if other != mistake
+        )
     ]
 
 
@@ -223,7 +248,9 @@ def _schema_of(spec: type[BaseModel]) -> dict[str, Any]:
 
 def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     if "discriminator" not in node:  # an object or nothing, an object or a number
-        objects = [branch for branch in node.get("anyOf", node.get("oneOf", [])) if "$ref" in branch]
+        objects = [
+            branch for branch in node.get("anyOf", node.get("oneOf", [])) if "$ref" in branch
+        ]
         if len(objects) == 1:
             node = objects[0]
     if "$ref" in node:

@@ -21,7 +21,9 @@ class ChangeVerdict(StrEnum):
     UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
-QUALITY = "quality"  # stands for the workload in points that are about quality, which no workload has
+QUALITY = (
+    "quality"  # stands for the workload in points that are about quality, which no workload has
+)
 
 
 class ComparedPoint(Record):
@@ -90,7 +92,9 @@ class CacheDifference(Record):
     """A point that a prefix cache answered on one side only, or far more: its figures are not of the same work."""
 
     point: Point
-    before: float  # share of the prompt tokens that came from a cache which the study did not ask for
+    before: (
+        float  # share of the prompt tokens that came from a cache which the study did not ask for
+    )
     after: float
 
 
@@ -116,7 +120,8 @@ class Comparison(Record):
         if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED
         is_open = bool(self.cached) or any(
-            gate.verdict is Verdict.INCONCLUSIVE and (gate.ratio is None or not self.allow_inconclusive)
+            gate.verdict is Verdict.INCONCLUSIVE
+            and (gate.ratio is None or not self.allow_inconclusive)
             for gate in self.gates
         )
         return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE

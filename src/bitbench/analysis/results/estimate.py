@@ -27,7 +27,9 @@ class Estimate(Record):
     value: float
     low: float | None = None
     high: float | None = None  # None beside a `low`: open upwards
-    kind: Literal["interval", "extremes"] = "interval"  # extremes: the lowest and the highest of what was seen
+    kind: Literal["interval", "extremes"] = (
+        "interval"  # extremes: the lowest and the highest of what was seen
+    )
     confidence: float | None = None
     p_value: float | None = None  # of a ratio: of equal sides; None: too few trials, or not a test
     basis: Basis | None = None
@@ -100,7 +102,9 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"  # the interval contains the limit, or there is none to trust
 
 
-def check_against_limit(estimate: Estimate | None, limit: float, *, at_least: bool = False) -> Verdict:
+def check_against_limit(
+    estimate: Estimate | None, limit: float, *, at_least: bool = False
+) -> Verdict:
     """The interval decides, never the value alone. `limit`: at most that, or at least. An end that is open or unknown
     is beyond every limit."""
     if estimate is None:
@@ -116,7 +120,10 @@ def check_against_limit(estimate: Estimate | None, limit: float, *, at_least: bo
 def worst_limit_check(verdicts: Iterable[Verdict]) -> Verdict:
     """Of several limits together: one that is missed rules out, one that is inconclusive leaves it open."""
     said = set(verdicts)
-    return next((verdict for verdict in (Verdict.MISSED, Verdict.INCONCLUSIVE) if verdict in said), Verdict.MET)
+    return next(
+        (verdict for verdict in (Verdict.MISSED, Verdict.INCONCLUSIVE) if verdict in said),
+        Verdict.MET,
+    )
 
 
 class Finding(Record):
@@ -127,7 +134,9 @@ class Finding(Record):
     limit: float
     estimate: Estimate | None = None
     verdict: Verdict
-    reason: str = ""  # why it is inconclusive, and what would tell; or why it is missed without a value
+    reason: str = (
+        ""  # why it is inconclusive, and what would tell; or why it is missed without a value
+    )
 
     @property
     def value(self) -> float | None:

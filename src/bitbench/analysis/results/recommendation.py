@@ -25,7 +25,11 @@ class Limits(Record):
 
 def recommendation_verdict(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
     """Of all limits together; without a figure there is nothing that could meet them."""
-    return Verdict.MISSED if figure is None else worst_limit_check(finding.verdict for finding in findings)
+    return (
+        Verdict.MISSED
+        if figure is None
+        else worst_limit_check(finding.verdict for finding in findings)
+    )
 
 
 class Judged(Record):
@@ -34,12 +38,18 @@ class Judged(Record):
     config: Config
     figure: Estimate | None
     ratio_to_baseline: Estimate | None = None  # above 1 is better; None for the baseline itself too
-    same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or there is none
-    memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
+    same_engine: SameEngineRatio | None = (
+        None  # None: the baseline is that config, or there is none
+    )
+    memory: Estimate | None = (
+        None  # as run: with the KV cache that its engine reserves at the start
+    )
     findings: tuple[Finding, ...] = ()
     trials: int = 0
     failed_trials: int = 0
-    quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
+    quality_doubt: str = (
+        ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
+    )
     is_flagged: bool = False  # for its quality
     why_no_result: str = ""
 
@@ -60,7 +70,9 @@ class Choice(Record):
     chosen: Config | None  # the best that meets all limits with confidence
     starts_needed: int | None = None  # of each config; None: there are enough to choose
     undecided: tuple[Config, ...] = ()  # meet the limits, too, and may be as fast as the chosen one
-    deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
+    deploy: tuple[
+        str, ...
+    ] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
     def of(self, config: Config) -> Judged:
         return next(judged for judged in self.judged if judged.config == config)
@@ -83,6 +95,9 @@ class Recommendation(Record):
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE)) for choice in unanswered):
+        if any(
+            not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE))
+            for choice in unanswered
+        ):
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

@@ -5,7 +5,13 @@ from typing import TypeVar
 
 from pydantic import Field, SerializeAsAny
 
-from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, worst_limit_check
+from bitbench.analysis.results.estimate import (
+    Estimate,
+    Finding,
+    PercentileEstimate,
+    Verdict,
+    worst_limit_check,
+)
 from bitbench.records.quality import TaskFailure
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
@@ -55,7 +61,9 @@ class Run(Record):
     metrics: dict[str, float]  # only those that are defined
     holds: bool | None = None  # its objectives; None where there are none
     why_not: str | None = None
-    uncertain: tuple[str, ...] = ()  # what a late client may have moved too far, although the trial counts
+    uncertain: tuple[
+        str, ...
+    ] = ()  # what a late client may have moved too far, although the trial counts
     requests: int = 0
     failed_requests: int = 0
 
@@ -107,15 +115,23 @@ class PointSummary(Record):
     outliers: tuple[Outlier, ...]
     failures: tuple[FailureGroup, ...]
     is_unfinished: bool = False  # a later call of the study makes more trials of it
-    was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
+    was_running: bool = (
+        False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
+    )
     engine: EngineSummary | None = None  # None where it offers no figures of its own
     streams: StreamSummary | None = None  # None: its requests were not kept
-    cached: CachedPrompts | None = None  # None: no prompt came from a cache that was not asked for, as far as is known
+    cached: CachedPrompts | None = (
+        None  # None: no prompt came from a cache that was not asked for, as far as is known
+    )
 
     @property
     def verdict(self) -> Verdict | None:
         """Of all objectives together; None where the study has none."""
-        return worst_limit_check(finding.verdict for finding in self.objectives) if self.objectives else None
+        return (
+            worst_limit_check(finding.verdict for finding in self.objectives)
+            if self.objectives
+            else None
+        )
 
 
 class MemorySummary(Record):
@@ -150,11 +166,15 @@ class ConfigSummary(Record):
     memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
-    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()  # what its instances chose: one entry where all agree
+    kernel_choices: tuple[
+        tuple[KernelChoice, ...], ...
+    ] = ()  # what its instances chose: one entry where all agree
     commands: tuple[str, ...]
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]
-    is_reference: bool = False  # the model as it is, or none at all: there is no quality that it could have lost
+    is_reference: bool = (
+        False  # the model as it is, or none at all: there is no quality that it could have lost
+    )
     random_weights: bool = False  # only the shape of a model: there is no quality at all
 
 
@@ -188,7 +208,9 @@ class RankingEntry(Record):
     undecided_with: tuple[Config, ...]
     ratio_to_baseline: Estimate | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
-    same_engine: SameEngineRatio | None = None  # None: the baseline says it already, or nothing else does
+    same_engine: SameEngineRatio | None = (
+        None  # None: the baseline says it already, or nothing else does
+    )
 
 
 class ComparedModel(Record):
@@ -207,8 +229,12 @@ class Ranking(Record):
     metric: str
     baseline: Config | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
-    possible_bests: tuple[Config, ...] = ()  # the best is one of these; empty where too little is known
-    starts_needed: int | None = None  # of each config, for a decision; None: there are enough, or nothing to compare
+    possible_bests: tuple[
+        Config, ...
+    ] = ()  # the best is one of these; empty where too little is known
+    starts_needed: int | None = (
+        None  # of each config, for a decision; None: there are enough, or nothing to compare
+    )
 
 
 class SearchStop(StrEnum):
@@ -302,11 +328,15 @@ class ConfigQuality(Record):
     tokens: int = 0
     top_tokens: int = 0
     corpus: str | None = None  # where the text is from
-    by_position: tuple[PositionDivergence, ...] = ()  # of the same weights in another setting than the baseline's
+    by_position: tuple[
+        PositionDivergence, ...
+    ] = ()  # of the same weights in another setting than the baseline's
     state: QualityState | None = None
     reason: str | None = None
     answers: int = 0  # greedy, to fixed questions
-    equal_answers: int | None = None  # to the baseline's, token for token; None: nothing to compare with
+    equal_answers: int | None = (
+        None  # to the baseline's, token for token; None: nothing to compare with
+    )
     looping_answers: int = 0  # end in one piece that repeats
     tasks: tuple[TaskEstimate, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
@@ -365,12 +395,16 @@ class StudySummary(Record):
     expectations: tuple[Expectation, ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known
     in_float32: tuple[Config, ...] = ()  # since that processor would emulate bf16
-    quality: tuple[ConfigQuality, ...] = ()  # in the order of the study; empty where it asks for none
+    quality: tuple[
+        ConfigQuality, ...
+    ] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
     rejections: tuple[Rejections, ...] = ()  # of configs with a trial
-    parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
+    parts: dict[str, SerializeAsAny[Record]] = Field(
+        default_factory=dict
+    )  # of features, by the names of their parts
 
     def part(self, kind: type[P]) -> P | None:
         """What a feature found; None where it has nothing to say of this study."""
@@ -393,19 +427,28 @@ class StudySummary(Record):
         return self.model_copy(
             update={
                 "baseline": model.baseline,
-                "rankings": tuple(ranking for ranking in self.rankings if ranking.model == model.name),
+                "rankings": tuple(
+                    ranking for ranking in self.rankings if ranking.model == model.name
+                ),
                 "models": (),
                 "model": model.name,
                 "points": tuple(point for point in self.points if point.point.config in own),
-                "refusals": tuple(refusal for refusal in self.refusals if refusal.point.config in own),
-                **{name: tuple(said for said in getattr(self, name) if said.config in own) for name in by_config},
+                "refusals": tuple(
+                    refusal for refusal in self.refusals if refusal.point.config in own
+                ),
+                **{
+                    name: tuple(said for said in getattr(self, name) if said.config in own)
+                    for name in by_config
+                },
             }
         )
 
     @property
     def is_measured(self) -> bool:
         """Whether anything has a result."""
-        return any(point.metrics for point in self.points) or any(own.outcome is Outcome.OK for own in self.quality)
+        return any(point.metrics for point in self.points) or any(
+            own.outcome is Outcome.OK for own in self.quality
+        )
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """What the objectives say of all points; of a search, whether some rate meets them.
@@ -421,7 +464,8 @@ class StudySummary(Record):
         if any(objective.verdict is Verdict.MISSED for objective in judged):
             return ExitCode.FAILED
         is_open = any(
-            objective.verdict is Verdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
+            objective.verdict is Verdict.INCONCLUSIVE
+            and (objective.value is None or not allow_inconclusive)
             for objective in judged
         )
         return ExitCode.INCONCLUSIVE if is_open or self.lacking else ExitCode.DONE

@@ -9,7 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 
 

@@ -23,13 +23,17 @@ from typing import Any, NoReturn, Protocol
 
 from tokenizers.decoders import DecodeStream  # type: ignore[import-not-found]
 
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 
 
 class Job:
     """One request and the socket that waits for its answer. Written to by the computing thread alone."""
 
-    def __init__(self, body: dict[str, Any], batch_size: int, connection: socket.socket, tokenizer: Any) -> None:
+    def __init__(
+        self, body: dict[str, Any], batch_size: int, connection: socket.socket, tokenizer: Any
+    ) -> None:
         self.prompt: list[int] = body["prompt"]
         self.max_tokens: int = body["max_tokens"]
         self.batch_size = batch_size
@@ -48,7 +52,9 @@ class Job:
         """Sends a token at once; its text may be empty while a character is incomplete."""
         self.count += 1
         text = self._decoder.step(self._tokenizer, token) or ""
-        self._send_event({"choices": [{"index": 0, "text": text, "token_ids": [token], "finish_reason": None}]})
+        self._send_event(
+            {"choices": [{"index": 0, "text": text, "token_ids": [token], "finish_reason": None}]}
+        )
         if self.count == self.max_tokens:
             self._finish()
 
@@ -56,13 +62,19 @@ class Job:
         self._send_event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
         if self._wants_usage:
             sent = len(self.prompt)
-            usage = {"prompt_tokens": sent, "completion_tokens": self.count, "total_tokens": sent + self.count}
+            usage = {
+                "prompt_tokens": sent,
+                "completion_tokens": self.count,
+                "total_tokens": sent + self.count,
+            }
             self._send_event({"choices": [], "usage": usage})
         self._send(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
         self.done.set()
 
     def _send_event(self, event: dict[str, Any]) -> None:
-        text = json.dumps({"object": "text_completion", "model": self._model, **event}, separators=(",", ":"))
+        text = json.dumps(
+            {"object": "text_completion", "model": self._model, **event}, separators=(",", ":")
+        )
         self._send(_chunk(f"data: {text}\n\n".encode()))
 
     def _send(self, data: bytes) -> None:
@@ -96,7 +108,9 @@ def _stream_fault(body: Any, context_tokens: int | None) -> str | None:
     return None
 
 
-Place = dict[int, float]  # token -> log-probability: the K likeliest first, then the one that stands there
+Place = dict[
+    int, float
+]  # token -> log-probability: the K likeliest first, then the one that stands there
 
 
 class WholeModel(Protocol):
@@ -105,7 +119,9 @@ class WholeModel(Protocol):
     def score(self, prompt: list[int], top: int) -> list[Place]:
         """For each place from the second on, and for the one after the prompt (the likeliest token stands there)."""
 
-    def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
+    def write(
+        self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool
+    ) -> list[int]:
         """Greedy tokens; where a text of `stop` appears they may end."""
 
     def text_of(self, tokens: list[int], *, skip_special: bool) -> str: ...
@@ -138,9 +154,15 @@ def _whole_fault(body: Any, context_tokens: int | None) -> str | None:
     if not (isinstance(prompt, list) and prompt):
         return "prompt must be a list of token ids"
     for tokens in _prompts_of(body):
-        if not (isinstance(tokens, list) and tokens and all(type(token) is int for token in tokens)):
+        if not (
+            isinstance(tokens, list) and tokens and all(type(token) is int for token in tokens)
+        ):
             return "prompt must be a list of token ids, or a list of such lists"
-        if type(count) is int and context_tokens is not None and len(tokens) + count > context_tokens:
+        if (
+            type(count) is int
+            and context_tokens is not None
+            and len(tokens) + count > context_tokens
+        ):
             return f"{len(tokens)} tokens in and {count} out are more than the model's context of {context_tokens}"
     if not (type(count) is int and count > 0):
         return "max_tokens must be a positive number"
@@ -174,14 +196,29 @@ def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
         choices.append({"index": index, **choice})
     answered = sum(len(choice["token_ids"]) for choice in choices)
     usage = {"prompt_tokens": sum(map(len, job.prompts)), "completion_tokens": answered}
-    job.answer = {"object": "text_completion", "model": job.body.get("model", ""), "choices": choices, "usage": usage}
+    job.answer = {
+        "object": "text_completion",
+        "model": job.body.get("model", ""),
+        "choices": choices,
+        "usage": usage,
+    }
 
 
-def _scored(body: dict[str, Any], prompt: list[int], places: list[Place], model: WholeModel) -> dict[str, Any]:
+def _scored(
+    body: dict[str, Any], prompt: list[int], places: list[Place], model: WholeModel
+) -> dict[str, Any]:
     following = [*prompt[1:], max(places[-1], key=places[-1].__getitem__)]
     if body.get("prompt_logprobs") is not None:
-        shown = [{str(token): {"logprob": value} for token, value in place.items()} for place in places[:-1]]
-        return {"text": "", "finish_reason": "length", "token_ids": following[-1:], "prompt_logprobs": [None, *shown]}
+        shown = [
+            {str(token): {"logprob": value} for token, value in place.items()}
+            for place in places[:-1]
+        ]
+        return {
+            "text": "",
+            "finish_reason": "length",
+            "token_ids": following[-1:],
+            "prompt_logprobs": [None, *shown],
+        }
     words = [f"token_id:{token}" for token in [prompt[0], *following]]
     return {
         "text": model.text_of([prompt[0], *following], skip_special=False),
@@ -189,10 +226,16 @@ def _scored(body: dict[str, Any], prompt: list[int], places: list[Place], model:
         "token_ids": following[-1:],
         "logprobs": {
             "tokens": words,
-            "token_logprobs": [None, *(place[token] for place, token in zip(places, following, strict=True))],
+            "token_logprobs": [
+                None,
+                *(place[token] for place, token in zip(places, following, strict=True)),
+            ],
             "top_logprobs": [
                 None,
-                *({f"token_id:{candidate}": place[candidate] for candidate in place} for place in places),
+                *(
+                    {f"token_id:{candidate}": place[candidate] for candidate in place}
+                    for place in places
+                ),
             ],
         },
     }
@@ -237,26 +280,37 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         known = self.path == "/health"
-        self.answer(HTTPStatus.OK if known else HTTPStatus.NOT_FOUND, {"status": "ready" if known else "unknown path"})
+        self.answer(
+            HTTPStatus.OK if known else HTTPStatus.NOT_FOUND,
+            {"status": "ready" if known else "unknown path"},
+        )
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path not in ("/v1/completions", *self.more_paths):
             return self.refuse(HTTPStatus.NOT_FOUND, f"unknown path {self.path}")
-        if not hmac.compare_digest(self.headers.get("Authorization", ""), f"Bearer {self.server.key}"):
+        if not hmac.compare_digest(
+            self.headers.get("Authorization", ""), f"Bearer {self.server.key}"
+        ):
             return self.refuse(HTTPStatus.UNAUTHORIZED, "wrong or missing key")
         if self.path != "/v1/completions":
             return self.answer_more(content)
         try:
             body = json.loads(content)
             whole = isinstance(body, dict) and not body.get("stream")
-            fault = (_whole_fault if whole else _stream_fault)(body, self.server.model.context_tokens)
+            fault = (_whole_fault if whole else _stream_fault)(
+                body, self.server.model.context_tokens
+            )
             batch_size = int(self.headers.get(BATCH_HEADER) or 1)
         except ValueError as error:
             return self.refuse(HTTPStatus.BAD_REQUEST, str(error))
         if fault:
             return self.refuse(HTTPStatus.BAD_REQUEST, fault)
-        job: Any = WholeJob(body) if whole else Job(body, batch_size, self.connection, self.server.model.tokenizer)
+        job: Any = (
+            WholeJob(body)
+            if whole
+            else Job(body, batch_size, self.connection, self.server.model.tokenizer)
+        )
         self.server.jobs.put(job)
         job.done.wait()
         self.close_connection = self.close_connection or job.is_broken or job.error is not None
@@ -288,7 +342,9 @@ class CompletionServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 4096  # a batch of thousands connects at once
 
-    def __init__(self, port: int, key: str, model: ServedModel, handler: type[Handler] = Handler) -> None:
+    def __init__(
+        self, port: int, key: str, model: ServedModel, handler: type[Handler] = Handler
+    ) -> None:
         super().__init__(("127.0.0.1", port), handler)
         self.key = key
         self.model = model

@@ -58,9 +58,15 @@ def load() -> tuple[Path, ctypes.CDLL]:
 def _serve_prebuilt(arguments: list[str]) -> int:
     folder, _ = load()
     server = ctypes.CDLL(str(folder / "libllama-server-impl.so"), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
-    words = [os.fsencode(word) for word in ("llama-server", *map(prebuilt_server_argument, arguments))]
+    words = [
+        os.fsencode(word) for word in ("llama-server", *map(prebuilt_server_argument, arguments))
+    ]
     os.chdir(folder)  # it would load any libggml-….so from the folder that it is started in
-    return int(getattr(server, LLAMA_SERVER)(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None)))
+    return int(
+        getattr(server, LLAMA_SERVER)(
+            len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None)
+        )
+    )
 
 
 def prebuilt_server_argument(argument: str) -> str:
@@ -83,7 +89,11 @@ def _quantize_prebuilt(arguments: list[str]) -> int:
     if listed:
         parameters.tensor_types = ctypes.addressof(listed)
     llama.llama_backend_init()
-    return int(llama.llama_model_quantize(os.fsencode(model), os.fsencode(target), ctypes.byref(parameters)))
+    return int(
+        llama.llama_model_quantize(
+            os.fsencode(model), os.fsencode(target), ctypes.byref(parameters)
+        )
+    )
 
 
 def prebuilt_tensor_types(options: list[str], known: Any) -> Any:
@@ -99,4 +109,8 @@ def prebuilt_tensor_types(options: list[str], known: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit({"llama-server": _serve_prebuilt, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))
+    sys.exit(
+        {"llama-server": _serve_prebuilt, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](
+            sys.argv[2:]
+        )
+    )

@@ -29,10 +29,21 @@ if TYPE_CHECKING:
 
 MODEL = "null"
 # What /metrics counts of simulated drafts, by the fields of `EngineMetrics`.
-DRAFT_COUNTERS = {name: f"null:spec_decode_num_{name}_total" for name in ("drafts", "draft_tokens", "accepted_tokens")}
+DRAFT_COUNTERS = {
+    name: f"null:spec_decode_num_{name}_total"
+    for name in ("drafts", "draft_tokens", "accepted_tokens")
+}
 
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    401: "Unauthorized",
+    404: "Not Found",
+    503: "Service Unavailable",
+}
 
 Ending = Literal["keep", "hang", "close"]
 
@@ -85,7 +96,9 @@ class AnswerPlan:
         if relative_sd == 0:
             return 1.0  # what the draw would give, without seeding a generator for each request
         variance = math.log1p(relative_sd**2)
-        return random.Random(f"{self._behaviour.seed}/{what}").lognormvariate(-variance / 2, math.sqrt(variance))
+        return random.Random(f"{self._behaviour.seed}/{what}").lognormvariate(
+            -variance / 2, math.sqrt(variance)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +121,10 @@ class Answers:
     """Turns requests into replies (bytes) and streams."""
 
     def __init__(
-        self, key: str, behaviour: NullBehaviour, take_truth: Callable[[], Mapping[str, float | None]]
+        self,
+        key: str,
+        behaviour: NullBehaviour,
+        take_truth: Callable[[], Mapping[str, float | None]],
     ) -> None:
         self._authorization = f"Bearer {key}" if key else None  # without a key it asks for none
         self._behaviour = behaviour
@@ -117,17 +133,25 @@ class Answers:
         self._requests = 0
         self._drafts = 0.0
 
-    def respond(self, method: str, path: str, authorization: str, body: bytes) -> bytes | StreamPlan:
+    def respond(
+        self, method: str, path: str, authorization: str, body: bytes
+    ) -> bytes | StreamPlan:
         match method, path:
             case "GET", "/health":
                 return _reply(503 if self._behaviour.fail == "never_ready" else 200, {})
             case "GET", "/truth" | "/metrics":
-                return self._counters() if path == "/metrics" else _reply(200, dict(self._take_truth()))
+                return (
+                    self._counters()
+                    if path == "/metrics"
+                    else _reply(200, dict(self._take_truth()))
+                )
             case ("GET", "/v1/models") | ("POST", "/v1/completions" | "/v1/chat/completions"):
                 if self._authorization is not None and authorization != self._authorization:
                     return _reply(401, _error("the key is missing or wrong"))
                 if method == "GET":
-                    return _reply(200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+                    return _reply(
+                        200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
+                    )
                 return self._stream(body, chat=path == "/v1/chat/completions")
             case _:
                 return _reply(404, _error(f"there is no {method} {path}"))
@@ -136,21 +160,28 @@ class Answers:
         try:
             prompt_tokens, asked = _read(json.loads(body), chat=chat)
         except (ValueError, KeyError, TypeError) as problem:
-            return _reply(400, _error(f"not a streaming completion of token ids, text or messages: {problem!r}"))
+            return _reply(
+                400,
+                _error(f"not a streaming completion of token ids, text or messages: {problem!r}"),
+            )
         self._requests += 1
         fail = self._behaviour.fail
         tokens = asked // 2 if fail in ("short", "hang", "disconnect") else asked
         events = _Events(f"{'chatcmpl' if chat else 'cmpl'}-{self._requests}", chat=chat)
         ttft_s, tpot_s = self._schedule.request(self._requests)
         if self._behaviour.draft_tokens:
-            self._drafts += max(tokens - 1, 0) / (1 + self._behaviour.draft_accepted)  # the first token needs none
+            self._drafts += max(tokens - 1, 0) / (
+                1 + self._behaviour.draft_accepted
+            )  # the first token needs none
         if fail in ("hang", "disconnect"):
             ending: Ending = "hang" if fail == "hang" else "close"
             return StreamPlan(ttft_s, tpot_s, STREAM_HEAD, events.token(None), tokens, b"", ending)
         # The last token leaves with usage and the end.
         last = events.token("stop" if fail == "short" else "length") if tokens else b""
         last += events.usage(prompt_tokens, tokens) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-        return StreamPlan(ttft_s, tpot_s, STREAM_HEAD, events.token(None), max(tokens - 1, 0), last, "keep")
+        return StreamPlan(
+            ttft_s, tpot_s, STREAM_HEAD, events.token(None), max(tokens - 1, 0), last, "keep"
+        )
 
     def _counters(self) -> bytes:
         each = (1.0, self._behaviour.draft_tokens, self._behaviour.draft_accepted)
@@ -174,13 +205,23 @@ class _Events:
         }
 
     def token(self, finish_reason: str | None) -> bytes:
-        text = {"delta": {"role": "assistant", "content": " null"}} if self._chat else {"text": " null"}
-        return self._event([{"index": 0, **text, "logprobs": None, "finish_reason": finish_reason}], None)
+        text = (
+            {"delta": {"role": "assistant", "content": " null"}}
+            if self._chat
+            else {"text": " null"}
+        )
+        return self._event(
+            [{"index": 0, **text, "logprobs": None, "finish_reason": finish_reason}], None
+        )
 
     def usage(self, prompt_tokens: int, tokens: int) -> bytes:
         return self._event(
             [],
-            {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens},
+            {
+                "prompt_tokens": prompt_tokens,
+                "completion_tokens": tokens,
+                "total_tokens": prompt_tokens + tokens,
+            },
         )
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, int] | None) -> bytes:

@@ -38,7 +38,9 @@ class OpenvinoModel:
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = arguments.concurrency
         # Room for every request at its full length, so that none waits for another's cache.
-        scheduler.num_kv_blocks = arguments.concurrency * (math.ceil(arguments.context_tokens / BLOCK) + 1)
+        scheduler.num_kv_blocks = arguments.concurrency * (
+            math.ceil(arguments.context_tokens / BLOCK) + 1
+        )
         scheduler.enable_prefix_caching = False
         self._batched_tokens: int = scheduler.max_num_batched_tokens
         self._blocks: int = scheduler.num_kv_blocks
@@ -54,7 +56,9 @@ class OpenvinoModel:
         config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
         self.context_tokens: int | None = config.get("max_position_embeddings")
         self._eos = _end_tokens(self._folder)
-        self.write([self._eos[0] if self._eos else 0], 1, [], ignore_eos=True)  # sets the KV cache aside
+        self.write(
+            [self._eos[0] if self._eos else 0], 1, [], ignore_eos=True
+        )  # sets the KV cache aside
 
     def begin(self, job: Job) -> None:
         self._streams.append((job, self._add(job.prompt, job.max_tokens, ignore_eos=True)))
@@ -75,7 +79,9 @@ class OpenvinoModel:
                 )
         self._streams = [(job, handle) for job, handle in self._streams if not job.done.is_set()]
 
-    def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
+    def write(
+        self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool
+    ) -> list[int]:
         """As `completion_server.WholeModel` says; the streams that are there go on meanwhile."""
         handle = self._add(prompt, max_tokens, ignore_eos=ignore_eos)
         tokens: list[int] = []
@@ -95,15 +101,24 @@ class OpenvinoModel:
     def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
         """As `completion_server.WholeModel` says."""
         if self._scorer is None:
-            self._scorer = openvino.Core().compile_model(str(self._folder / IR), "CPU", self._properties)
-        logits = self._scorer.create_infer_request().infer(_decoder_inputs(self._scorer, prompt))[0][0]
+            self._scorer = openvino.Core().compile_model(
+                str(self._folder / IR), "CPU", self._properties
+            )
+        logits = self._scorer.create_infer_request().infer(_decoder_inputs(self._scorer, prompt))[
+            0
+        ][0]
         following = [*prompt[1:], int(logits[-1].argmax())]
         places: list[dict[int, float]] = []
         for first in range(0, len(prompt), ROWS_AT_ONCE):
             rows = _log_softmax(logits[first : first + ROWS_AT_ONCE])
             for row, token in zip(rows, following[first : first + ROWS_AT_ONCE], strict=True):
                 best = np.argsort(-row, kind="stable")[:top].tolist()
-                places.append({**{candidate: float(row[candidate]) for candidate in best}, token: float(row[token])})
+                places.append(
+                    {
+                        **{candidate: float(row[candidate]) for candidate in best},
+                        token: float(row[token]),
+                    }
+                )
         return places
 
     def facts(self) -> dict[str, Any]:
@@ -182,13 +197,19 @@ def _openvino_version(package: Any) -> str:
 
 def _end_tokens(folder: Path) -> list[int]:
     file = folder / "generation_config.json"
-    found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.exists() else None
+    found = (
+        json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.exists() else None
+    )
     return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _read_openvino_tokens(handle: Any) -> list[int]:
     """The tokens that came since the last call."""
-    return [token for output in handle.read().values() for token in output.generated_ids] if handle.can_read() else []
+    return (
+        [token for output in handle.read().values() for token in output.generated_ids]
+        if handle.can_read()
+        else []
+    )
 
 
 def _request_status(handle: Any) -> str:

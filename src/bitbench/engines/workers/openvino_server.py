@@ -13,8 +13,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
-from completion_server import CompletionServer, WholeJob, answer_whole_completion, end_completion_server  # type: ignore[import-not-found]
+sys.path.append(
+    str(Path(__file__).parent)
+)  # run in isolated mode, python does not look beside the script
+from completion_server import (
+    CompletionServer,
+    WholeJob,
+    answer_whole_completion,
+    end_completion_server,
+)  # type: ignore[import-not-found]
 from openvino_model import OpenvinoModel  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
@@ -64,7 +71,9 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         model = OpenvinoModel(arguments)
-    except RuntimeError as error:  # of OpenVINO, over several lines; the last of a log is read for the reason
+    except (
+        RuntimeError
+    ) as error:  # of OpenVINO, over several lines; the last of a log is read for the reason
         print(f"RuntimeError: {' '.join(str(error).split())}", flush=True)
         sys.exit(1)
     server = CompletionServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)

@@ -28,7 +28,9 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 _ON_CPU = torch.version.cuda is None and torch.version.hip is None
 _CPU_ARGUMENTS = ("--device=cpu", "--disable-overlap-schedule")
 
-_rendezvous = importlib.import_module("torch.distributed.rendezvous")  # the package has a function of this name
+_rendezvous = importlib.import_module(
+    "torch.distributed.rendezvous"
+)  # the package has a function of this name
 _OpenStore = _rendezvous.TCPStore
 
 
@@ -58,7 +60,9 @@ class NoKernels(types.ModuleType):
         return missing
 
 
-def _store_on_loopback(host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any) -> Any:
+def _store_on_loopback(
+    host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
+) -> Any:
     """torch's TCPStore, which listens on all interfaces unless it is handed a socket that listens already."""
     if is_master and host_name in _LOOPBACK:
         options["master_listen_fd"] = socket.create_server((_LOOPBACK[0], port)).detach()
@@ -73,7 +77,9 @@ def main() -> None:
     from sglang.version import __version__
 
     own_kernels = not isinstance(sys.modules.get("sgl_kernel"), NoKernels)
-    print(FACTS + json.dumps({"engine_version": __version__, "own_kernels": own_kernels}), flush=True)
+    print(
+        FACTS + json.dumps({"engine_version": __version__, "own_kernels": own_kernels}), flush=True
+    )
     load_plugins()
     arguments = prepare_server_args([*(_CPU_ARGUMENTS if _ON_CPU else ()), *sys.argv[1:]])
     if key := os.environ.get(_KEY_VARIABLE):
@@ -87,7 +93,9 @@ def main() -> None:
 _rendezvous.TCPStore = _store_on_loopback  # type: ignore[attr-defined]
 if _ON_CPU:
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
-    declared = torch.library.Library("torchvision", "DEF")  # gone from torch as soon as it is collected
+    declared = torch.library.Library(
+        "torchvision", "DEF"
+    )  # gone from torch as soon as it is collected
     for _name in ("nms", "qnms"):
         declared.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     if importlib.util.find_spec("sgl_kernel") is None:

@@ -73,14 +73,22 @@ def _tensor_choice(weight: Any) -> tuple[str, str, str | None]:
     if rounds:
         path = "quantized"
     else:
-        path = "dequantized" if stored == "int8" and "Plain" in f"{layout or 'Plain'}" else "weight_only"
+        path = (
+            "dequantized"
+            if stored == "int8" and "Plain" in f"{layout or 'Plain'}"
+            else "weight_only"
+        )
     return "torchao", kernel, path
 
 
 def _scheme_kind(scheme: Any) -> str:
     weights, activations = scheme.weights, scheme.input_activations
     rounded = f"A{activations.num_bits}" if activations is not None else "A16"
-    return f"compressed-tensors W{weights.num_bits}{rounded}" if weights is not None else "compressed-tensors"
+    return (
+        f"compressed-tensors W{weights.num_bits}{rounded}"
+        if weights is not None
+        else "compressed-tensors"
+    )
 
 
 def transformers_kernel_tensors(tensor: Any) -> list[Any]:

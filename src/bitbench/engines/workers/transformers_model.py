@@ -59,7 +59,9 @@ class TransformersModel:
         checkpoint_layers.prepare_checkpoint_layers(Path(arguments.model), self._device)
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
-            arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
+            arguments.model,
+            dtype=getattr(torch, arguments.dtype),
+            attn_implementation=arguments.attn_implementation,
         )
         self._model.to(self._device).eval()
         # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
@@ -75,16 +77,23 @@ class TransformersModel:
         self._load_s = time.perf_counter() - began
         self._whole_tokenizer = AutoTokenizer.from_pretrained(arguments.model)
         self.tokenizer = self._whole_tokenizer.backend_tokenizer
-        self.context_tokens: int | None = getattr(self._model.config, "max_position_embeddings", None)
+        self.context_tokens: int | None = getattr(
+            self._model.config, "max_position_embeddings", None
+        )
 
     def generate(self, jobs: list[Job]) -> None:
-        self.profiler.begin_step(prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs))
+        self.profiler.begin_step(
+            prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs)
+        )
         longest = max(len(job.prompt) for job in jobs)
         padding = [longest - len(job.prompt) for job in jobs]
         prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
         mask = [[0] * pad + [1] * len(job.prompt) for pad, job in zip(padding, jobs, strict=True)]
         config = GenerationConfig(
-            do_sample=False, max_new_tokens=max(job.max_tokens for job in jobs), eos_token_id=None, pad_token_id=0
+            do_sample=False,
+            max_new_tokens=max(job.max_tokens for job in jobs),
+            eos_token_id=None,
+            pad_token_id=0,
         )
         with torch.inference_mode():
             self._model.generate(
@@ -99,7 +108,9 @@ class TransformersModel:
         """As `completion_server.WholeModel` says."""
         places: list[dict[int, float]] = []
         with torch.inference_mode():
-            logits = self._model(torch.tensor([prompt], device=self._model.device), use_cache=False).logits[0]
+            logits = self._model(
+                torch.tensor([prompt], device=self._model.device), use_cache=False
+            ).logits[0]
             following = torch.tensor([*prompt[1:], int(logits[-1].argmax())], device=logits.device)
             for first in range(0, len(prompt), ROWS_AT_ONCE):
                 rows = logits[first : first + ROWS_AT_ONCE].float().log_softmax(-1)
@@ -107,14 +118,22 @@ class TransformersModel:
                 best = rows.topk(min(top, rows.shape[1]))
                 own = rows.gather(1, there[:, None])[:, 0]
                 for ids, values, token, value in zip(
-                    best.indices.tolist(), best.values.tolist(), there.tolist(), own.tolist(), strict=True
+                    best.indices.tolist(),
+                    best.values.tolist(),
+                    there.tolist(),
+                    own.tolist(),
+                    strict=True,
                 ):
                     places.append({**dict(zip(ids, values, strict=True)), token: value})
         return places
 
-    def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
+    def write(
+        self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool
+    ) -> list[int]:
         ids = torch.tensor([prompt], device=self._model.device)
-        options: dict[str, Any] = {"stop_strings": stop, "tokenizer": self._whole_tokenizer} if stop else {}
+        options: dict[str, Any] = (
+            {"stop_strings": stop, "tokenizer": self._whole_tokenizer} if stop else {}
+        )
         with torch.inference_mode():
             whole = self._model.generate(
                 ids,
@@ -146,15 +165,24 @@ class TransformersModel:
             "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
             "weight_load_s": round(self._load_s, 3),
             "prefix_caching": False,
-            "notes": [f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"],
+            "notes": [
+                f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"
+            ],
         }
 
 
 def _quantize_transformers(model: Any, method: str) -> None:
     """Every linear layer but the last one, whose weights most small models share with their input."""
-    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+    from torchao.quantization import (
+        Int8DynamicActivationInt8WeightConfig,
+        Int8WeightOnlyConfig,
+        quantize_,
+    )
 
-    configs = {"torchao-int8wo": Int8WeightOnlyConfig, "torchao-int8da-int8w": Int8DynamicActivationInt8WeightConfig}
+    configs = {
+        "torchao-int8wo": Int8WeightOnlyConfig,
+        "torchao-int8da-int8w": Int8DynamicActivationInt8WeightConfig,
+    }
     last = model.get_output_embeddings()
     quantize_(
         model,

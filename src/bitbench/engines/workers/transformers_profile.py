@@ -19,12 +19,17 @@ class StepProfiler:
     def start(self, name: str) -> None:
         if self._folder is None or self._profile is not None:
             raise RuntimeError(
-                "profiling was not asked for at the start" if self._folder is None else "it runs already"
+                "profiling was not asked for at the start"
+                if self._folder is None
+                else "it runs already"
             )
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+        activities = [
+            ProfilerActivity.CPU,
+            *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
+        ]
         self._name = name
         self._profile = profile(activities=activities, profile_memory=True)
         self._profile.start()

@@ -16,7 +16,9 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
+sys.path.append(
+    str(Path(__file__).parent)
+)  # run in isolated mode, python does not look beside the script
 from completion_server import (  # type: ignore[import-not-found]
     CompletionServer,
     Handler,
@@ -112,7 +114,9 @@ def serve_transformers(model: TransformersModel, jobs: "queue.SimpleQueue[Job | 
         except Exception as error:
             end_completion_server(error, batch)
         took = time.perf_counter() - began
-        print(f"batch of {len(batch)}: {took:.3f} s, peak {_peak_bytes() / 2**20:.0f} MiB", flush=True)
+        print(
+            f"batch of {len(batch)}: {took:.3f} s, peak {_peak_bytes() / 2**20:.0f} MiB", flush=True
+        )
 
 
 def main() -> None:
@@ -123,14 +127,18 @@ def main() -> None:
     parser.add_argument("--attn-implementation")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--device")
-    parser.add_argument("--trace-folder", type=Path, help="makes /start_profile and /stop_profile work")
+    parser.add_argument(
+        "--trace-folder", type=Path, help="makes /start_profile and /stop_profile work"
+    )
     parser.add_argument("--quantize", choices=QUANTIZE, help="what to do with the linear layers")
     arguments = parser.parse_args()
     model = TransformersModel(arguments)
     server = TransformersServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
     print(FACTS + json.dumps(model.facts()), flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    serve_transformers(model, server.jobs)  # in the main thread, where torch's number of threads was set
+    serve_transformers(
+        model, server.jobs
+    )  # in the main thread, where torch's number of threads was set
 
 
 if __name__ == "__main__":

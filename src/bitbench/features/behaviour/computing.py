@@ -62,7 +62,9 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
     floors = known.floors()
     if not floors:
         return None
-    return Behaviour(floors=tuple(floor.shown for floor in floors), equivalence=dict(known.equivalences(floors)))
+    return Behaviour(
+        floors=tuple(floor.shown for floor in floors), equivalence=dict(known.equivalences(floors))
+    )
 
 
 def _measured_under(condition: Condition, of: StudyRecords) -> dict[Config, QualityRecord]:
@@ -81,7 +83,11 @@ class _WindowDivergence:
 
     @classmethod
     def of(cls, window: Integers, tokens: Divergence) -> "_WindowDivergence":
-        return cls(np.unique(window), window_means(window, tokens.lower), window_means(window, tokens.upper))
+        return cls(
+            np.unique(window),
+            window_means(window, tokens.lower),
+            window_means(window, tokens.upper),
+        )
 
     def beyond(self, floor: "_WindowDivergence | None") -> "_WindowDivergence":
         """Return what exceeds a floor; its own mean stands for windows that it lacks."""
@@ -112,7 +118,9 @@ class _Known:
         self._confidence = of.plan.study.measure.confidence
         self._alone = _measured_under(Condition.ALONE, of)
         self._restarted = _measured_under(Condition.RESTARTED, of)
-        self._scores: Callable[[str], Scores] = cache(lambda record_id: short_quality_scores(of, by_id[record_id]))
+        self._scores: Callable[[str], Scores] = cache(
+            lambda record_id: short_quality_scores(of, by_id[record_id])
+        )
         by_id = {record.id: record for record in of.quality}
 
     def floors(self) -> list[_Floor]:
@@ -127,7 +135,9 @@ class _Known:
             if found is None:
                 continue
             floor = _own_floor(baseline, floors)
-            excess = found.beyond(floor.by_window if floor else None).estimate(self._confidence, -inf)
+            excess = found.beyond(floor.by_window if floor else None).estimate(
+                self._confidence, -inf
+            )
             verdict = _verdict(excess, quality.equivalence_margin)
             yield (
                 config.name,
@@ -136,7 +146,8 @@ class _Known:
                     floor=floor.shown if floor else None,
                     excess=excess,
                     verdict=verdict,
-                    lacks_mass=verdict == "inconclusive" and lacks_mass(excess, quality.equivalence_margin),
+                    lacks_mass=verdict == "inconclusive"
+                    and lacks_mass(excess, quality.equivalence_margin),
                 ),
             )
 
@@ -170,7 +181,10 @@ def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
 
 
 def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
-    words: dict[Verdict, EquivalenceVerdict] = {Verdict.MET: "equivalent", Verdict.MISSED: "different"}
+    words: dict[Verdict, EquivalenceVerdict] = {
+        Verdict.MET: "equivalent",
+        Verdict.MISSED: "different",
+    }
     return words.get(check_against_limit(excess, margin), "inconclusive")
 
 
@@ -186,7 +200,8 @@ def summarize_turn_behaviour(of: StudyRecords) -> Conversations | None:
     """None where no config has conversations enough."""
     known = _measured_under(Condition.ALONE, of)
     rows = behaviour_over_turns(
-        {config: known[config].conversations for config in of.plan.quality if config in known}, of.plan
+        {config: known[config].conversations for config in of.plan.quality if config in known},
+        of.plan,
     )
     return Conversations(rows=rows) if rows else None
 
@@ -196,7 +211,10 @@ def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[Conv
     enough = {config: own for config, own in of.items() if len(own) >= FEWEST}
     confidence = plan.study.measure.confidence
     baselines = dict(_compared(enough, plan))
-    flips = [_flips(enough[config], enough[baseline], confidence) for config, baseline in baselines.items()]
+    flips = [
+        _flips(enough[config], enough[baseline], confidence)
+        for config, baseline in baselines.items()
+    ]
     adjusted = holm([found.p_value for found in flips])
     against: dict[Config, TurnComparison] = {}
     for (config, baseline), found, p_value in zip(baselines.items(), flips, adjusted, strict=True):
@@ -245,4 +263,6 @@ def _turn_verdict(flips: TaskFlips, alpha: float) -> TurnVerdict:
 
 def _same(own: Records, other: Records) -> bool:
     """The same scripts: what is compared conversation by conversation."""
-    return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
+    return {(script.name, script.turns) for script in own} == {
+        (script.name, script.turns) for script in other
+    }

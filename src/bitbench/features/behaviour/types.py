@@ -22,10 +22,14 @@ class Equivalence(Record):
     """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
 
     baseline: Config
-    floor: NoiseFloor | None  # of the baseline on its own engine; None: not measured, so it counts as 0
+    floor: (
+        NoiseFloor | None
+    )  # of the baseline on its own engine; None: not measured, so it counts as 0
     excess: Estimate  # mean KL divergence beyond the floor, window by window; it covers what missing mass may add
     verdict: EquivalenceVerdict
-    lacks_mass: bool = False  # inconclusive for what the servers did not tell; more text would not decide
+    lacks_mass: bool = (
+        False  # inconclusive for what the servers did not tell; more text would not decide
+    )
 
 
 TurnVerdict = Literal["more", "fewer", "no difference found", "inconclusive"]

@@ -51,7 +51,9 @@ def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phr
 def _undecided_sentences(rows: Sequence[JudgedRow], labels: Labels) -> Iterator[Phrase]:
     for lacks_mass, lack in ((False, "text"), (True, "probability mass")):
         alike = [
-            row.config for row, judged in rows if judged.verdict == "inconclusive" and judged.lacks_mass is lacks_mass
+            row.config
+            for row, judged in rows
+            if judged.verdict == "inconclusive" and judged.lacks_mass is lacks_mass
         ]
         if alike:
             names = listing(name_phrases(labels[config] for config in alike))
@@ -71,7 +73,11 @@ def _named_baseline(summary: StudySummary, baseline: Config, labels: Labels) -> 
     """Return what variants are compared with: only weights without quantization are the unquantized model."""
     references = {config.config for config in summary.configs if config.is_reference}
     variants = {variant.variant for variant in references}
-    return say("the unquantized model") if baseline.variant in variants else say(Name(labels[baseline]))
+    return (
+        say("the unquantized model")
+        if baseline.variant in variants
+        else say(Name(labels[baseline]))
+    )
 
 
 def _within(summary: StudySummary) -> str:
@@ -80,7 +86,11 @@ def _within(summary: StudySummary) -> str:
 
 def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     """Answer a study of quality alone; None where nothing was judged."""
-    judged_rows = [(row, found.equivalence[row.name]) for row in summary.quality if row.name in found.equivalence]
+    judged_rows = [
+        (row, found.equivalence[row.name])
+        for row in summary.quality
+        if row.name in found.equivalence
+    ]
     if not judged_rows:
         return None
     labels = Labels.of(summary, MAX_NAME)
@@ -92,7 +102,10 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     open_ones = len(judged_rows) - len(alike) - different
     others = [*_different(different), *_open(open_ones)]
     if not alike:
-        return Lead(say("No variant is shown to be equivalent to ", of, f" {_within(summary)}."), tuple(others))
+        return Lead(
+            say("No variant is shown to be equivalent to ", of, f" {_within(summary)}."),
+            tuple(others),
+        )
     shown = listing(name_phrases(labels[row.config] for row in alike))
     verb = "is" if len(alike) == 1 else "are"
     verdict = say(shown, f" {verb} equivalent to ", of, f" {_within(summary)}.")
@@ -108,7 +121,9 @@ def _different(count: int) -> Iterator[Phrase]:
 def _open(count: int) -> Iterator[Phrase]:
     if count:
         verb = "is" if count == 1 else "are"
-        yield say(f"{plural(count, 'variant')} {verb} inconclusive: not enough text or probability mass to tell.")
+        yield say(
+            f"{plural(count, 'variant')} {verb} inconclusive: not enough text or probability mass to tell."
+        )
 
 
 def behaviour_section(found: Behaviour, summary: StudySummary) -> Section:
@@ -133,7 +148,11 @@ def _floors(found: Behaviour) -> Iterator[Block]:
 
 
 def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
-    judged = [(row.config, found.equivalence[row.name]) for row in summary.quality if row.name in found.equivalence]
+    judged = [
+        (row.config, found.equivalence[row.name])
+        for row in summary.quality
+        if row.name in found.equivalence
+    ]
     return table(
         judged,
         words_column("Config", lambda row: Name(labels[row[0]])),
@@ -173,16 +192,23 @@ def turn_behaviour_sentences(found: Conversations, summary: StudySummary) -> Ite
             yield _compared(row, row.against, by_config[row.against.baseline], labels)
 
 
-def _compared(row: ConversationShare, against: TurnComparison, baseline: ConversationShare, labels: Labels) -> Phrase:
+def _compared(
+    row: ConversationShare, against: TurnComparison, baseline: ConversationShare, labels: Labels
+) -> Phrase:
     """`w4 breaks more conversations than the unquantized model (7 of 24 valid to the end, unquantized: 13 of 24)`"""
     begin = f"JSON and tool calls over {plural(row.turns, 'turn')}: "
     counts = f"({_valid(row)} valid to the end, unquantized: {_valid(baseline)}"
     if against.verdict == "inconclusive":
-        return say(begin, Name(labels[row.config]), f" is inconclusive {counts}): a larger model can tell.")
+        return say(
+            begin, Name(labels[row.config]), f" is inconclusive {counts}): a larger model can tell."
+        )
     sure = f"{counts}; p = {against.flips.p_value:.2g})."
     if against.verdict == "no difference found":
         return say(
-            begin, "no difference found between ", Name(labels[row.config]), f" and the unquantized model {sure}"
+            begin,
+            "no difference found between ",
+            Name(labels[row.config]),
+            f" and the unquantized model {sure}",
         )
     words = f"{VERDICTS[against.verdict]} conversations than the unquantized model"
     return say(begin, Name(labels[row.config]), f" {words} {sure}")
@@ -214,8 +240,16 @@ def _turn_table(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
         rows,
         words_column("Config", lambda row: Name(labels[row.config])),
         words_column("Never broke", _valid),
-        number_column("Broken here alone", Unit.COUNT, lambda row: row.against.flips.lost if row.against else None),
-        number_column("Valid here alone", Unit.COUNT, lambda row: row.against.flips.gained if row.against else None),
+        number_column(
+            "Broken here alone",
+            Unit.COUNT,
+            lambda row: row.against.flips.lost if row.against else None,
+        ),
+        number_column(
+            "Valid here alone",
+            Unit.COUNT,
+            lambda row: row.against.flips.gained if row.against else None,
+        ),
         words_column("p", lambda row: f"{row.against.flips.p_value:.2g}" if row.against else None),
         words_column("Verdict", lambda row: VERDICTS[row.against.verdict] if row.against else None),
         drop_empty=True,

@@ -10,11 +10,17 @@ class ProfileSpec(StudySection):
 
     description = "where the time of a step goes, operator by operator; in starts of its own"
     may_change = True
-    on_one_machine = "profiles are taken on one machine; leave `profile` out of a study that runs with --on"
+    on_one_machine = (
+        "profiles are taken on one machine; leave `profile` out of a study that runs with --on"
+    )
 
-    batch: tuple[int, ...] = Field(default=(1,), min_length=1, description="sequences at once; a number or several")
+    batch: tuple[int, ...] = Field(
+        default=(1,), min_length=1, description="sequences at once; a number or several"
+    )
     input_tokens: int = Field(default=128, ge=1, description="length of a prompt")
-    output_tokens: int = Field(default=32, ge=4, description="length of an answer: so many decode steps are profiled")
+    output_tokens: int = Field(
+        default=32, ge=4, description="length of an answer: so many decode steps are profiled"
+    )
 
     @field_validator("batch", mode="before")
     @classmethod

@@ -18,11 +18,18 @@ from bitbench.util.errors import ExitCode
 
 
 def explain(
-    folder: Annotated[Path, typer.Argument(help="A folder filled by `bitbench run`.", metavar="STUDY_DIR")],
-    variant: Annotated[str, typer.Argument(help="A recipe, a variant, or `variant @ engine`.", metavar="VARIANT")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder filled by `bitbench run`.", metavar="STUDY_DIR")
+    ],
+    variant: Annotated[
+        str, typer.Argument(help="A recipe, a variant, or `variant @ engine`.", metavar="VARIANT")
+    ],
     *,
     workload: Annotated[
-        str | None, typer.Option("--workload", help="A workload [default: the worst one against the baseline].")
+        str | None,
+        typer.Option(
+            "--workload", help="A workload [default: the worst one against the baseline]."
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -32,7 +39,9 @@ def explain(
             help="What to explain it against [default: the baseline, on the same engine].",
         ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="markdown: a page to keep.")
+    ] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Explain a variant's speed: expected and measured gain.
@@ -41,9 +50,15 @@ def explain(
     takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
     study = StudyFolder.existing(folder)
-    explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
+    explanation = explain_variant(
+        study, default_home(), variant=variant, workload=workload, against=against
+    )
     if as_json:
         end_with_json("explain", explanation, ExitCode.DONE)
     end_with_outcome_document(
-        explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole_in_terminal
+        explanation_document(explanation),
+        Terminal(),
+        ExitCode.DONE,
+        form,
+        draw=render_whole_in_terminal,
     )

@@ -66,7 +66,9 @@ def _explain_phase(
     """`sides` and `profiles`: config, baseline."""
     gain = _gain(phase, own, baseline)
     if gain is None:
-        return PhaseAccount(phase=phase, own=own, baseline=baseline, speed=speed, expected_gain=None)
+        return PhaseAccount(
+            phase=phase, own=own, baseline=baseline, speed=speed, expected_gain=None
+        )
     share = 1 / gain
     expanded = _expanded(own, baseline, share)
     parts = [expanded] if expanded else []
@@ -129,7 +131,9 @@ def _expanded(own: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
     return Part(cause=Cause.DEQUANTIZATION, excess_s=excess) if excess > 0 else None
 
 
-def _from_groups(groups: tuple[Seconds, Seconds], share: float, side: Side, *, is_dense: bool) -> list[Part]:
+def _from_groups(
+    groups: tuple[Seconds, Seconds], share: float, side: Side, *, is_dense: bool
+) -> list[Part]:
     """`is_dense`: its weights were expanded while they were loaded."""
     own, baseline = groups
     parts = []
@@ -150,8 +154,15 @@ def _from_groups(groups: tuple[Seconds, Seconds], share: float, side: Side, *, i
                     own_s=after,
                 )
             )
-            part = part.model_copy(update={"excess_s": excess - dense, "baseline_s": None, "own_s": None})
-        elif cause is Cause.CASTS and side.path is KernelPath.DEQUANTIZED and not is_dense and after > before:
+            part = part.model_copy(
+                update={"excess_s": excess - dense, "baseline_s": None, "own_s": None}
+            )
+        elif (
+            cause is Cause.CASTS
+            and side.path is KernelPath.DEQUANTIZED
+            and not is_dense
+            and after > before
+        ):
             part = part.model_copy(update={"cause": Cause.DEQUANTIZATION})
         parts.append(part)
     return parts
@@ -171,7 +182,9 @@ def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
     return found
 
 
-def _rest(own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float) -> Estimate | None:
+def _rest(
+    own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float
+) -> Estimate | None:
     """As far as the trials vary; how a profile varies from instance to instance is not known."""
     ends = [side.step.interval for side in (own, baseline)]
     halves = [(end.high - end.low) / 2 for end in ends if end is not None]
@@ -192,7 +205,9 @@ def summarize_profiles(of: StudyRecords) -> Profiles | None:
 
 def _shortened(profile: OperatorProfile) -> OperatorProfile:
     """Keep the operators that take the most time of their own, and no path of this machine."""
-    return profile.model_copy(update={"operators": profile.operators[:OPERATORS_IN_REPORT], "facts": InstanceFacts()})
+    return profile.model_copy(
+        update={"operators": profile.operators[:OPERATORS_IN_REPORT], "facts": InstanceFacts()}
+    )
 
 
 def explain_roofline(of: StudyRecords) -> Roofline | None:
@@ -225,7 +240,8 @@ def compute_explanation(
         confidence=confidence,
         phases=phases,
         known_beforehand=next(
-            (expectation.why for expectation in plan.expectations if expectation.config == config), None
+            (expectation.why for expectation in plan.expectations if expectation.config == config),
+            None,
         ),
         roof=of.roof,
         gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
@@ -235,7 +251,10 @@ def compute_explanation(
 def speeds_to_explain(of: StudyRecords, config: Config, baseline: Config) -> dict[str, Estimate]:
     """By every workload at which both have a result, by the primary metric of the study."""
     speeds = summarize_speeds(of, config)
-    ratios = {workload.name: speeds.between(config, baseline, workload.name) for workload in of.plan.study.workloads}
+    ratios = {
+        workload.name: speeds.between(config, baseline, workload.name)
+        for workload in of.plan.study.workloads
+    }
     return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
@@ -281,10 +300,16 @@ def _gaps(
     if not phases:
         gaps.append(Gap(missing=Missing.PHASES))
     elif not all(phase.is_profiled for phase in phases if phase.expected_gain is not None):
-        own, other = ({profile.batch for profile in of.profiles if profile.config == config} for config in pair)
+        own, other = (
+            {profile.batch for profile in of.profiles if profile.config == config}
+            for config in pair
+        )
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
-        known, names = registry.engines(), {of.plan.study.engine(config.engine).engine for config in pair}
+        known, names = (
+            registry.engines(),
+            {of.plan.study.engine(config.engine).engine for config in pair},
+        )
         unable = sorted(name for name in names if name not in known or not known[name].can_profile)
         gaps.append(
             Gap(missing=Missing.PROFILER, detail=" and ".join(unable))
@@ -294,7 +319,12 @@ def _gaps(
     if variant is None or (reason := why_cost_unknown(variant.facts)):
         gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "the model is unknown"))
     elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
-        gaps.append(Gap(missing=Missing.COST, detail="the engine does not report the size of the loaded weights"))
+        gaps.append(
+            Gap(
+                missing=Missing.COST,
+                detail="the engine does not report the size of the loaded weights",
+            )
+        )
     if of.roof is None:
         gaps.append(Gap(missing=Missing.ROOF, detail=no_roof))
     if any(len(side.instances.ids) == 1 for side in sides):

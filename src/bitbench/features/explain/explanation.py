@@ -31,7 +31,9 @@ def explain_variant(
     baseline = _config(records.plan, against) if against else _baseline(records.plan, config)
     if baseline == config:
         raise UsageError(f"{config.name} is the baseline itself; name another one with --against")
-    roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
+    roof, no_roof = (
+        (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
+    )
     records = replace(records, roof=roof)
     chosen = _workload(records, config, baseline, workload)
     return computing.compute_explanation(records, config, baseline, chosen, no_roof=no_roof)
@@ -39,14 +41,21 @@ def explain_variant(
 
 def _config(plan: Plan, name: str) -> Config:
     """By its whole name, its variant or the recipe in it, as long as that is one."""
-    for everyone in (plan.configs, tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals))):
+    for everyone in (
+        plan.configs,
+        tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals)),
+    ):
         found = _matching(plan, everyone, name)
         if len(found) > 1:
-            raise UsageError(f"{name} is ambiguous: {', '.join(config.name for config in found)}; give the whole name")
+            raise UsageError(
+                f"{name} is ambiguous: {', '.join(config.name for config in found)}; give the whole name"
+            )
         if found and found[0] in plan.configs:
             return found[0]
         if found:
-            reason = next(refusal.reason for refusal in plan.refusals if refusal.point.config == found[0])
+            reason = next(
+                refusal.reason for refusal in plan.refusals if refusal.point.config == found[0]
+            )
             raise CannotExplainError(f"{found[0].name} was not run: {reason}")
     raise UsageError(
         f"{name} is not a variant of this study; it has {', '.join(config.name for config in plan.configs)}"
@@ -57,7 +66,11 @@ def _matching(plan: Plan, everyone: Sequence[Config], name: str) -> list[Config]
     recipes = {variant.name: variant.recipe for variant in plan.variants}
     by_name = [config for config in everyone if config.name == name]
     by_variant = [config for config in everyone if config.variant == name]
-    return by_name or by_variant or [config for config in everyone if recipes.get(config.variant) == name]
+    return (
+        by_name
+        or by_variant
+        or [config for config in everyone if recipes.get(config.variant) == name]
+    )
 
 
 def _baseline(plan: Plan, config: Config) -> Config:
@@ -65,10 +78,14 @@ def _baseline(plan: Plan, config: Config) -> Config:
     the study."""
     field = ranking_model_group(plan, config)
     chosen = field.baseline
-    same_engine = [other for other in field.plan.configs if other.engine == config.engine and other != config]
+    same_engine = [
+        other for other in field.plan.configs if other.engine == config.engine and other != config
+    ]
     dense = {variant.name for variant in plan.variants if variant.is_dense}
     wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
-    found = next(iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen)
+    found = next(
+        iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen
+    )
     if found is None:
         raise UsageError("this study has no baseline; name one with --against")
     return found
@@ -90,7 +107,9 @@ def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | No
     return of.plan.study.workload(min(speeds, key=lambda workload: speeds[workload].value))
 
 
-def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[MachineRoof | None, str]:
+def _measure_roof(
+    folder: StudyFolder, host: HostFacts, home: Path
+) -> tuple[MachineRoof | None, str]:
     """Measured now and kept in the folder; or why there is none."""
     here = collect_host_facts()
     if (reason := _why_no_roof(host, here)) is not None:
@@ -99,7 +118,9 @@ def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[Mac
     if measure is None:
         return None, "no feature that measures it is installed"
     try:
-        with folder.writing() as writer:  # refused while the study runs, which a measurement would disturb
+        with (
+            folder.writing() as writer
+        ):  # refused while the study runs, which a measurement would disturb
             roof: MachineRoof = measure.load()(home)
             writer.write_roof(roof)
     except BitbenchError as error:
@@ -112,7 +133,9 @@ def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
         return "the study does not record its machine"
     if host.accelerators:
         return "it ran on an accelerator; bitbench measures the roofline of CPUs only"
-    if host.differences(here.model_copy(update={"accelerators": ()})):  # none was used: the study has none
+    if host.differences(
+        here.model_copy(update={"accelerators": ()})
+    ):  # none was used: the study has none
         return "the study ran on another machine; run this command there once"
     if (busy := cores_in_use()) > TOO_BUSY_CORES:
         return f"not measured: other work keeps {busy:.1f} cores busy; repeat this command when the machine is idle"
@@ -124,4 +147,6 @@ def explain(
 ) -> Explanation:
     """Explain a variant's speed: the expected gain, the measured gain, and where the gap comes from."""
     place = StudyFolder.existing(Path(folder))
-    return explain_variant(place, default_home(), variant=variant, workload=workload, against=against)
+    return explain_variant(
+        place, default_home(), variant=variant, workload=workload, against=against
+    )

@@ -51,7 +51,9 @@ def stop_profile_run_recording(endpoint: Endpoint, name: str, folder: Path) -> P
     _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
     traces = sorted(folder.glob(f"{name}*.json.gz"))
     if not traces:
-        raise ProfileError(f"the engine's profiler wrote no trace {name} to {folder}; see the engine's log")
+        raise ProfileError(
+            f"the engine's profiler wrote no trace {name} to {folder}; see the engine's log"
+        )
     return traces[0]
 
 
@@ -62,12 +64,18 @@ def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -
         with PlainConnection(endpoint.url, limit_s=limit_s, limit_bytes=PLAIN_BYTES) as connection:
             answer = connection.ask("POST", path, headers, json.dumps(body).encode())
     except (OSError, BadAnswer) as error:
-        raise ProfileError(f"the engine did not answer {path} ({quote(str(error), key)}); see its log") from None
+        raise ProfileError(
+            f"the engine did not answer {path} ({quote(str(error), key)}); see its log"
+        ) from None
     if answer.status != HTTPStatus.OK:
-        raise ProfileError(f"the engine answered {path} with {answer.status}: {quote(answer.body, key)}")
+        raise ProfileError(
+            f"the engine answered {path} with {answer.status}: {quote(answer.body, key)}"
+        )
 
 
-PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
+PREFILL_STEPS = (
+    6  # so many full batches count, besides two that begin the line and one that ends it
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +114,9 @@ class ProfileRun:
         try:
             endpoint = instance.wait_ready(self.context.plan.study.limits.start)
         except InstanceFailed as failed:
-            raise ProfileError(f"{self.config.name} did not start: {failed.failure.cause}") from None
+            raise ProfileError(
+                f"{self.config.name} did not start: {failed.failure.cause}"
+            ) from None
         endpoint = dataclasses.replace(endpoint, batch_size=self.batch)
         facts = instance.facts()
         self._note("warming up")
@@ -131,7 +141,12 @@ class ProfileRun:
         return decode_seconds_beside_trace(self._decode(endpoint, number))
 
     def _profile(
-        self, phase: Phase, profiled: StepTimes, unprofiled: StepTimes, path: Path, facts: InstanceFacts
+        self,
+        phase: Phase,
+        profiled: StepTimes,
+        unprofiled: StepTimes,
+        path: Path,
+        facts: InstanceFacts,
     ) -> OperatorProfile:
         """What the trace says, beside what the client saw."""
         spec = self._spec
@@ -157,11 +172,16 @@ class ProfileRun:
     def _decode(self, endpoint: Endpoint, number: int) -> list[list[float]]:
         return self._send(endpoint, self.batch, self._spec.output_tokens, number)
 
-    def _send(self, endpoint: Endpoint, count: int, output_tokens: int, number: int) -> list[list[float]]:
+    def _send(
+        self, endpoint: Endpoint, count: int, output_tokens: int, number: int
+    ) -> list[list[float]]:
         """When the tokens of each stream came, as the client saw it."""
         study = self.context.plan.study
         workload = Workload(
-            name="profile", concurrency=count, input_tokens=self._spec.input_tokens, output_tokens=output_tokens
+            name="profile",
+            concurrency=count,
+            input_tokens=self._spec.input_tokens,
+            output_tokens=output_tokens,
         )
         job = load_job(
             endpoint,
@@ -189,7 +209,9 @@ def run_profiles(context: RunContext, writer: Writer) -> None:
     if spec is None:
         return
     there = {(profile.config, profile.batch, profile.phase) for profile in writer.folder.profiles()}
-    timed = {point.config for point in plan.points}  # who is only asked for quality has no speed to explain
+    timed = {
+        point.config for point in plan.points
+    }  # who is only asked for quality has no speed to explain
     for config in plan.configs:
         if timed and config not in timed:
             continue

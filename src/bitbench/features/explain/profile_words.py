@@ -70,7 +70,11 @@ def profile_document(profiles: Sequence[OperatorProfile]) -> Document:
 
 def profile_section(found: Profiles, _: StudySummary) -> Section:
     """The same for the report of a study."""
-    each = [block for profile in found.profiles for block in (Heading(_title(profile)), *_blocks(profile))]
+    each = [
+        block
+        for profile in found.profiles
+        for block in (Heading(_title(profile)), *_blocks(profile))
+    ]
     return Section(TITLE, (*_groups(found.profiles), *each))
 
 
@@ -80,14 +84,18 @@ def _title(profile: OperatorProfile) -> Phrase:
 
 def _groups(profiles: Sequence[OperatorProfile]) -> tuple[Block, ...]:
     def column(group: ProfileGroup) -> ColumnOf[OperatorProfile]:
-        return number_column(GROUP_NAMES[group], Unit.SECONDS, lambda profile: profile.group_s(group))
+        return number_column(
+            GROUP_NAMES[group], Unit.SECONDS, lambda profile: profile.group_s(group)
+        )
 
     groups = table(
         profiles,
         words_column("Config", lambda profile: Name(profile.config.name)),
         number_column("Batch", Unit.COUNT, lambda profile: profile.batch),
         words_column("Phase", lambda profile: profile.phase.value),
-        number_column("Step, profiler off", Unit.SECONDS, lambda profile: profile.unprofiled.median_s),
+        number_column(
+            "Step, profiler off", Unit.SECONDS, lambda profile: profile.unprofiled.median_s
+        ),
         number_column("Step, profiler on", Unit.SECONDS, lambda profile: profile.profiled.mean_s),
         *map(column, ProfileGroup),
         number_column("Sum / measured", Unit.SHARE, lambda profile: 1 + profile.agreement),
@@ -103,10 +111,26 @@ def _blocks(profile: OperatorProfile) -> tuple[Block, ...]:
 
 def _facts(profile: OperatorProfile) -> Iterator[Words]:
     off, on, cost = _times(profile.unprofiled), _times(profile.profiled), _cost(profile)
-    yield say("Median step [10 %, 90 %] with the profiler off ", off, ", on ", on, ": the profiler costs ", cost, ".")
-    context = f"{plural(profile.steps, 'profiled step')} at {profile.context_tokens:,} tokens of context"
+    yield say(
+        "Median step [10 %, 90 %] with the profiler off ",
+        off,
+        ", on ",
+        on,
+        ": the profiler costs ",
+        cost,
+        ".",
+    )
+    context = (
+        f"{plural(profile.steps, 'profiled step')} at {profile.context_tokens:,} tokens of context"
+    )
     total, of_measured = seconds(profile.groups_s), share(1 + profile.agreement)
-    yield say(f"{context}; their groups sum to ", total, ", ", of_measured, " of the step that the client measured.")
+    yield say(
+        f"{context}; their groups sum to ",
+        total,
+        ", ",
+        of_measured,
+        " of the step that the client measured.",
+    )
     if abs(profile.agreement) > ALLOWED_GAP:
         yield strong(
             f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same steps, "
@@ -139,10 +163,17 @@ def _operator_table(operators: Sequence[Operator]) -> Table:
         number_column(
             "CPU time avg",
             Unit.NONE,
-            lambda operator: seconds(operator.cpu_total_s / operator.calls) if operator.calls else None,
+            lambda operator: (
+                seconds(operator.cpu_total_s / operator.calls) if operator.calls else None
+            ),
             shown_from=WIDE,
         ),
-        number_column("Self device", Unit.NONE, lambda operator: seconds(operator.self_device_s), shown_from=WIDE),
+        number_column(
+            "Self device",
+            Unit.NONE,
+            lambda operator: seconds(operator.self_device_s),
+            shown_from=WIDE,
+        ),
         number_column("# of Calls", Unit.COUNT, lambda operator: operator.calls),
         drop_empty=True,
     )

@@ -6,12 +6,28 @@ from typing import NamedTuple
 from bitbench.analysis.configs import Side
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.explain.types import Cause, Explanation, Gap, Missing, Part, PhaseAccount, Roofline
+from bitbench.features.explain.types import (
+    Cause,
+    Explanation,
+    Gap,
+    Missing,
+    Part,
+    PhaseAccount,
+    Roofline,
+)
 from bitbench.records.profile import Phase
 from bitbench.records.roof import Attainable, Bound, MachineRoof, Readings
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import Block, Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.reports.document.numbers import mean_quantity, number, quantity, seconds, share, size, times
+from bitbench.reports.document.numbers import (
+    mean_quantity,
+    number,
+    quantity,
+    seconds,
+    share,
+    size,
+    times,
+)
 from bitbench.reports.document.words import (
     Words,
     joined,
@@ -51,13 +67,22 @@ class RoofLine(NamedTuple):
 
 def roofline_section(found: Roofline, _: StudySummary) -> Section:
     lines = [
-        RoofLine(point.point.workload, point.phase, point.point.config.name, point.cost, point.attainable, point.step_s)
+        RoofLine(
+            point.point.workload,
+            point.phase,
+            point.point.config.name,
+            point.cost,
+            point.attainable,
+            point.step_s,
+        )
         for point in found.points
     ]
     return asked_of_step_section("How near to the roof", lines, found.roof)
 
 
-def asked_of_step_section(title: str, lines: Sequence[RoofLine], roof: MachineRoof | None) -> Section:
+def asked_of_step_section(
+    title: str, lines: Sequence[RoofLine], roof: MachineRoof | None
+) -> Section:
     """What steps have to read and compute, how fast that could be here, and how fast it is."""
     asked = table(
         lines,
@@ -69,8 +94,14 @@ def asked_of_step_section(title: str, lines: Sequence[RoofLine], roof: MachineRo
         number_column("KV cache", Unit.BYTES, lambda line: line.cost.kv_bytes),
         number_column("Activations", Unit.BYTES, lambda line: line.cost.activation_bytes),
         number_column("Work", "Gflop", lambda line: line.cost.flops / 1e9),
-        number_column("Fastest here", Unit.SECONDS, lambda line: line.attainable.seconds if line.attainable else None),
-        words_column("Bound by", lambda line: BOUNDS[line.attainable.bound] if line.attainable else None),
+        number_column(
+            "Fastest here",
+            Unit.SECONDS,
+            lambda line: line.attainable.seconds if line.attainable else None,
+        ),
+        words_column(
+            "Bound by", lambda line: BOUNDS[line.attainable.bound] if line.attainable else None
+        ),
         number_column("Measured", Unit.SECONDS, lambda line: line.step_s),
         number_column(
             "Share reached",
@@ -96,7 +127,9 @@ def roof_sentence(roof: MachineRoof) -> Phrase:
     def billions(rate: Readings, unit: str) -> Quantity | None:
         return number(rate.best / 1e9, unit)
 
-    int8 = say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
+    int8 = (
+        say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
+    )
     return say(
         "This machine reads ",
         billions(roof.read_bytes_per_s, "GB/s"),
@@ -145,7 +178,8 @@ def explained_speed_sentence(of: Explanation) -> Phrase:
     """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
     speed = times(of.speed)
     own, baseline = (
-        mean_quantity(figure, of.definition) for figure in (of.own_primary_metric, of.baseline_primary_metric)
+        mean_quantity(figure, of.definition)
+        for figure in (of.own_primary_metric, of.baseline_primary_metric)
     )
     if speed is None or own is None or baseline is None:
         return say("Measured: nothing that can be compared.")
@@ -171,9 +205,16 @@ def expected_sentence(of: Explanation) -> Phrase:
     own, baseline = of.own.stored_bytes, of.baseline.stored_bytes
     if own is None or baseline is None:
         return ()
-    takes = say("Expected: its weights take ", size(own), " where the baseline's take ", size(baseline))
+    takes = say(
+        "Expected: its weights take ", size(own), " where the baseline's take ", size(baseline)
+    )
     parts: list[Words] = [
-        say(takes, ", so a step that only reads them would be ", Quantity(baseline / own, Unit.RATIO), " as fast")
+        say(
+            takes,
+            ", so a step that only reads them would be ",
+            Quantity(baseline / own, Unit.RATIO),
+            " as fast",
+        )
     ]
     for account in of.phases:
         if account.expected_gain is None:
@@ -181,7 +222,9 @@ def expected_sentence(of: Explanation) -> Phrase:
         how = " with KV cache and activations"
         if account.is_roofline and account.own.attainable is not None:
             how = f" under this machine's roof, where {BOUNDS[account.own.attainable.bound]} bounds it"
-        parts.append(say(f"{account.phase.value} ", Quantity(account.expected_gain, Unit.RATIO), how))
+        parts.append(
+            say(f"{account.phase.value} ", Quantity(account.expected_gain, Unit.RATIO), how)
+        )
     return say(joined(parts, "; "), ".")
 
 
@@ -197,9 +240,15 @@ def kernel_path_sentence(of: Explanation) -> Phrase:
         )
     if of.own.path is not KernelPath.DEQUANTIZED or not of.own.is_quantized:
         return ()
-    is_timed = any(part.cause is Cause.DEQUANTIZATION for account in of.phases for part in account.parts)
-    untimed = "" if is_timed else f"; how much time that takes is not measured (see {NOT_KNOWN.lower()})"
-    return say(f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}.")
+    is_timed = any(
+        part.cause is Cause.DEQUANTIZATION for account in of.phases for part in account.parts
+    )
+    untimed = (
+        "" if is_timed else f"; how much time that takes is not measured (see {NOT_KNOWN.lower()})"
+    )
+    return say(
+        f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}."
+    )
 
 
 def explained_warnings_sentence(of: Explanation) -> Phrase:
@@ -211,7 +260,14 @@ def explained_warnings_sentence(of: Explanation) -> Phrase:
 def cause_sentence(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
     """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
     head = f"{explained_phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
-    return say(head, seconds(part.excess_s), " more per step than expected: ", _why(of, part), _grown(part), ".")
+    return say(
+        head,
+        seconds(part.excess_s),
+        " more per step than expected: ",
+        _why(of, part),
+        _grown(part),
+        ".",
+    )
 
 
 def _grown(part: Part) -> Phrase:
@@ -226,7 +282,9 @@ def _why(of: Explanation, part: Part) -> Phrase:
         memory = say("the weights are stored in ", stored, " but take ", loaded, " in memory")
         return say(memory, ", so each step reads dense weights")
     if part.cause is Cause.FRAMEWORK:
-        return say(f"work between the operators does not shrink at a batch of {of.workload.concurrency}")
+        return say(
+            f"work between the operators does not shrink at a batch of {of.workload.concurrency}"
+        )
     return say(REASONS.get(part.cause, "they do not shrink with the weights"))
 
 
@@ -235,14 +293,32 @@ def unexplained_sentence(account: PhaseAccount) -> Phrase:
     rest, known = account.unexplained.excess_s, account.unexplained_s
     step = account.own.step.value
     expected_step = seconds(account.expected_s)
-    head = say(f"{explained_phase_name(account)}: a step takes ", seconds(step), ", expected ", expected_step, "; ")
+    head = say(
+        f"{explained_phase_name(account)}: a step takes ",
+        seconds(step),
+        ", expected ",
+        expected_step,
+        "; ",
+    )
     left = quantity(known, Unit.SECONDS) or seconds(rest)
     if known is not None and not known.excludes(0):
-        return say(head, left, " is left unexplained, which is within the error of the trials: it may be nothing.")
+        return say(
+            head,
+            left,
+            " is left unexplained, which is within the error of the trials: it may be nothing.",
+        )
     if rest < 0:
-        return say(head, seconds(-rest), " less than the causes add up to, and that is unexplained.")
+        return say(
+            head, seconds(-rest), " less than the causes add up to, and that is unexplained."
+        )
     of_step = share(rest / step)
-    return say(head, left, " of it (", of_step, " of the step) is unexplained: no record says where it goes.")
+    return say(
+        head,
+        left,
+        " of it (",
+        of_step,
+        " of the step) is unexplained: no record says where it goes.",
+    )
 
 
 def shares_sentence(account: PhaseAccount) -> Phrase:
@@ -263,7 +339,9 @@ def shares_sentence(account: PhaseAccount) -> Phrase:
 def explained_kernel_sentence(side: Side) -> Phrase:
     how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
     kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
-    return say(Name(side.config.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))
+    return say(
+        Name(side.config.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes)
+    )
 
 
 def gap_sentence(of: Explanation, found: Gap) -> Phrase:

@@ -63,7 +63,11 @@ class ChromeTrace(NamedTuple):
 def read_trace(path: Path) -> ChromeTrace:
     """What a profile needs of it; events that are damaged or of another kind are passed over."""
     trace = ChromeTrace([], [], [])
-    with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+    with (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8") as file
+    ):
         try:
             for event in _events(file):
                 _sort_in(event, trace)
@@ -110,11 +114,18 @@ def _sort_in(event: Json, trace: ChromeTrace) -> None:
         return
     kind, start, arguments = event.get("cat"), float(event["ts"]), event.get("args") or {}
     if kind in _DEVICE:
-        work = DeviceWork(str(event.get("name")), arguments.get("External id"), start, float(event.get("dur") or 0.0))
+        work = DeviceWork(
+            str(event.get("name")),
+            arguments.get("External id"),
+            start,
+            float(event.get("dur") or 0.0),
+        )
         trace.device.append(work)
         return
     if kind == _DEVICE_ANNOTATION:
-        trace.device_marks.append(DeviceMark(str(event.get("name")), start, start + float(event.get("dur") or 0.0)))
+        trace.device_marks.append(
+            DeviceMark(str(event.get("name")), start, start + float(event.get("dur") or 0.0))
+        )
         return
     if not isinstance(event.get("tid"), int):
         return
@@ -122,7 +133,16 @@ def _sort_in(event: Json, trace: ChromeTrace) -> None:
     if kind in (_OPERATOR, _ANNOTATION) and event.get("ph") == "X":
         end = start + float(event.get("dur") or 0.0)
         is_operator = kind == _OPERATOR
-        trace.spans.append(Span(thread, start, end, str(event.get("name")), is_operator, arguments.get("External id")))
+        trace.spans.append(
+            Span(
+                thread,
+                start,
+                end,
+                str(event.get("name")),
+                is_operator,
+                arguments.get("External id"),
+            )
+        )
 
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -151,12 +171,18 @@ class StepShape(NamedTuple):
         prompts, prompt_tokens, sequences, _ = map(int, found.groups())
         if self.phase is Phase.DECODE:
             return prompts == 0 and sequences == self.batch
-        return sequences == 0 and prompts == self.batch and prompt_tokens == self.batch * self.input_tokens
+        return (
+            sequences == 0
+            and prompts == self.batch
+            and prompt_tokens == self.batch * self.input_tokens
+        )
 
 
 def steps_in_trace(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """The full steps of a phase that another step of work followed at once."""
-    marks = sorted((span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start)
+    marks = sorted(
+        (span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start
+    )
     steps = [
         Step(mark.thread, mark.start, following.start, mark.name)
         for mark, following in itertools.pairwise(marks)
@@ -205,7 +231,9 @@ _EXPLAINED_SHARE = 0.9
 _LONGEST_NAME = 160  # a kernel's template arguments may fill pages
 
 
-def _graph_kernels(trace: ChromeTrace, steps: Sequence[Step], explained_s: float, table: GroupTable) -> list[Operator]:
+def _graph_kernels(
+    trace: ChromeTrace, steps: Sequence[Step], explained_s: float, table: GroupTable
+) -> list[Operator]:
     """Every kernel of these steps under its own name, the longest first; empty where operators explain them
     (`explained_s`), or the device has no marks of these steps."""
     marks = _marks_of(trace, steps)
@@ -235,7 +263,9 @@ def _graph_kernels(trace: ChromeTrace, steps: Sequence[Step], explained_s: float
 def _marks_of(trace: ChromeTrace, steps: Sequence[Step]) -> list[DeviceMark]:
     """The device's side of the steps: as many of their names, the last ones, since the first may be left out."""
     names = {step.mark for step in steps}
-    marks = sorted((mark for mark in trace.device_marks if mark.name in names), key=lambda mark: mark.start)
+    marks = sorted(
+        (mark for mark in trace.device_marks if mark.name in names), key=lambda mark: mark.start
+    )
     return marks[-len(steps) :]
 
 
@@ -283,13 +313,20 @@ def divide_traced_steps(
     on_device = bool(trace.device)
     operators = _operators(sums, on_device)
     if on_device and (
-        kernels := _graph_kernels(trace, steps, sum(operator.self_device_s or 0.0 for operator in operators), table)
+        kernels := _graph_kernels(
+            trace, steps, sum(operator.self_device_s or 0.0 for operator in operators), table
+        )
     ):
-        operators = [*kernels, *(operator.model_copy(update={"self_device_s": 0.0}) for operator in operators)]
+        operators = [
+            *kernels,
+            *(operator.model_copy(update={"self_device_s": 0.0}) for operator in operators),
+        ]
     seconds = dict.fromkeys(ProfileGroup, 0.0)
     calls = dict.fromkeys(ProfileGroup, 0)
     for operator in operators:
-        seconds[operator.group] += (operator.self_device_s or 0.0) if on_device else operator.self_cpu_s
+        seconds[operator.group] += (
+            (operator.self_device_s or 0.0) if on_device else operator.self_cpu_s
+        )
         calls[operator.group] += operator.calls
     seconds[ProfileGroup.FRAMEWORK] += step_s * len(steps) - sum(seconds.values())
     groups = [
@@ -343,7 +380,9 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
 
     for span in spans:
         yield from ended_by(span.start)
-        end = min(span.end, stack[-1].span.end) if stack else span.end  # a call cannot outlive its caller
+        end = (
+            min(span.end, stack[-1].span.end) if stack else span.end
+        )  # a call cannot outlive its caller
         if stack and stack[-1].owns:
             group, owns = stack[-1].group, True
         else:

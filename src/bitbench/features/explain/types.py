@@ -14,7 +14,9 @@ from bitbench.study.workload import Workload
 class Cause(StrEnum):
     """Where time goes that the bytes and operations of a variant do not ask for."""
 
-    DEQUANTIZATION = "dequantization"  # weights are expanded to dense ones, at load or before a product
+    DEQUANTIZATION = (
+        "dequantization"  # weights are expanded to dense ones, at load or before a product
+    )
     KERNEL = "kernel"  # the products themselves
     CASTS = "casts"  # copies and changes of type
     ATTENTION = "attention"  # with the KV cache: does not shrink with the weights
@@ -42,10 +44,14 @@ class PhaseAccount(Record):
     baseline: PhaseSide
     speed: Estimate | None  # more than 1: the config is faster
     expected_gain: float | None  # the roofline prediction
-    is_roofline: bool = False  # expected under the machine's roof; else, where that is not known, from bytes alone
+    is_roofline: bool = (
+        False  # expected under the machine's roof; else, where that is not known, from bytes alone
+    )
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
-    unexplained_s: Estimate | None = None  # its excess, as far as the trials vary; None where they do not tell
+    unexplained_s: Estimate | None = (
+        None  # its excess, as far as the trials vary; None where they do not tell
+    )
     is_profiled: bool = False  # the parts are those of operator profiles of both
 
     @property

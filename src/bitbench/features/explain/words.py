@@ -12,9 +12,27 @@ from bitbench.features.explain.sentences import (
     explained_phase_name,
 )
 from bitbench.features.explain.types import Explanation, PhaseAccount
-from bitbench.reports.document.model import Block, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.model import (
+    Block,
+    Document,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Unit,
+)
 from bitbench.reports.document.numbers import ROUGH, seconds, shown
-from bitbench.reports.document.words import ColumnOf, Words, bullets, number_column, paragraph, say, table, words_column
+from bitbench.reports.document.words import (
+    ColumnOf,
+    Words,
+    bullets,
+    number_column,
+    paragraph,
+    say,
+    table,
+    words_column,
+)
 from bitbench.reports.sections.memory import TITLE, engine_counters_table
 from bitbench.reports.sections.workloads import workload_shape
 
@@ -23,7 +41,10 @@ LEAST_NAMED = 0.03  # of a step: less is not worth a sentence
 
 
 def explanation_document(of: Explanation) -> Document:
-    answer: tuple[Block, ...] = (Paragraph(workload_shape(of.workload)), *bullets(said for said in _short(of) if said))
+    answer: tuple[Block, ...] = (
+        Paragraph(workload_shape(of.workload)),
+        *bullets(said for said in _short(of) if said),
+    )
     return Document(_title(of), answer, tuple(_sections(of)))
 
 
@@ -41,7 +62,14 @@ def _title(of: Explanation) -> Phrase:
 
 def _sections(of: Explanation) -> Iterator[Section]:
     lines = [
-        RoofLine(of.workload.name, phase.phase, whose.config.name, side.cost, side.attainable, side.step.value)
+        RoofLine(
+            of.workload.name,
+            phase.phase,
+            whose.config.name,
+            side.cost,
+            side.attainable,
+            side.step.value,
+        )
         for phase in of.phases
         for whose, side in ((of.own, phase.own), (of.baseline, phase.baseline))
         if side.cost is not None
@@ -49,9 +77,13 @@ def _sections(of: Explanation) -> Iterator[Section]:
     if lines:
         yield asked_of_step_section("What a step asks for", lines, of.roof)
     yield from (_parts_section(phase) for phase in of.phases if phase.expected_gain is not None)
-    yield Section(say("Kernels"), bullets(map(sentences.explained_kernel_sentence, (of.own, of.baseline))))
+    yield Section(
+        say("Kernels"), bullets(map(sentences.explained_kernel_sentence, (of.own, of.baseline)))
+    )
     if sides := [side for side in (of.own, of.baseline) if side.engine]:
-        who: ColumnOf[Side] = words_column("", lambda side: "variant" if side == of.own else "baseline")
+        who: ColumnOf[Side] = words_column(
+            "", lambda side: "variant" if side == of.own else "baseline"
+        )
         yield Section(TITLE, tuple(engine_counters_table(sides, lambda side: side.engine, who)))
     if of.gaps:
         yield Section(say(NOT_KNOWN), bullets(sentences.gap_sentence(of, gap) for gap in of.gaps))
@@ -77,7 +109,9 @@ def _short(of: Explanation) -> Iterator[Words]:
 
 def _parts_section(phase: PhaseAccount) -> Section:
     parts = (*phase.parts, *([phase.unexplained] if phase.unexplained else []))
-    lines = [(CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts]
+    lines = [
+        (CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts
+    ]
     where = table(
         [*lines, ("a step", phase.baseline.step.value, phase.own.step.value, phase.excess_s)],
         words_column("", lambda line: line[0]),

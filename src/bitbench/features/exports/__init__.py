@@ -4,5 +4,12 @@ from bitbench.feature import Command, Feature, Panel
 
 FEATURE = Feature(
     name="exports",
-    commands=(Command("export", ".command:export", "Send figures to Prometheus, MLflow and others.", Panel.SHARE),),
+    commands=(
+        Command(
+            "export",
+            ".command:export",
+            "Send figures to Prometheus, MLflow and others.",
+            Panel.SHARE,
+        ),
+    ),
 )

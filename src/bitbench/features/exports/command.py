@@ -20,7 +20,9 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A study folder.", metavar="STUDY_DIR")],
     *,
     to: Annotated[Target, typer.Option("--to", help="The tool that gets the figures.")],
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Server [default: the tool's own].")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Server [default: the tool's own].")
+    ] = None,
 ) -> None:
     """Send figures to Prometheus, MLflow and others.
 
@@ -34,7 +36,11 @@ def export(
     try:
         typer.echo(getattr(tools, to.value)(points, url), nl=False)
     except ImportError as error:
-        raise BitbenchError(f"`--to {to}` needs {error.name}; pip install 'bitbench[{to}]' adds it") from error
+        raise BitbenchError(
+            f"`--to {to}` needs {error.name}; pip install 'bitbench[{to}]' adds it"
+        ) from error
     except Exception as error:  # of the tool's own package
         said = " ".join(str(error).split())[:300]
-        raise BitbenchError(f"{to} did not take the figures ({said}); check --url and the keys") from error
+        raise BitbenchError(
+            f"{to} did not take the figures ({said}); check --url and the keys"
+        ) from error

@@ -35,18 +35,30 @@ def exported(summary: StudySummary, lock: Lock) -> list[ExportedPoint]:
 
 def _point(found: PointSummary, summary: StudySummary, lock: Lock) -> ExportedPoint:
     study, config, workload = summary.study, found.point.config, found.point.workload
-    labels = {"study": study.name, "variant": config.variant, "engine": config.engine, "workload": workload}
+    labels = {
+        "study": study.name,
+        "variant": config.variant,
+        "engine": config.engine,
+        "workload": workload,
+    }
     facts: dict[str, object] = {"bitbench_version": lock.bitbench, "measured_at": lock.created_at}
     facts |= {f"host_{fact}": lock.host.shown(fact) for fact in _HOST}
     facts["variant_sha256"] = lock.variants.get(config.variant)
     for known in summary.configs:
         if known.config == config:
-            facts |= {"engine_version": ", ".join(known.engine_versions), "kernels": ", ".join(known.kernels)}
+            facts |= {
+                "engine_version": ", ".join(known.engine_versions),
+                "kernels": ", ".join(known.kernels),
+            }
     shape = study.workload(workload)
     facts |= {part: getattr(shape, part) for part in _SHAPE if part not in shape.unknown}
     known_facts = {name: str(value) for name, value in facts.items() if value not in (None, "")}
-    point_id = sha256(f"{study.name}\0{lock.created_at}\0{found.point.name}".encode()).hexdigest()[:16]
-    return ExportedPoint(point_id, found.point.name, labels, labels | known_facts, tuple(_figures(found)))
+    point_id = sha256(f"{study.name}\0{lock.created_at}\0{found.point.name}".encode()).hexdigest()[
+        :16
+    ]
+    return ExportedPoint(
+        point_id, found.point.name, labels, labels | known_facts, tuple(_figures(found))
+    )
 
 
 def _figures(found: PointSummary) -> Iterator[ExportedFigure]:
@@ -56,6 +68,10 @@ def _figures(found: PointSummary) -> Iterator[ExportedFigure]:
         metric = find_metric(column)
         if metric is None or metric.is_tail is not (estimate is tails.get(column)):
             continue
-        for limit, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)):
+        for limit, value in (
+            ("", estimate.value),
+            ("_low", estimate.low),
+            ("_high", estimate.high),
+        ):
             if value is not None:
                 yield ExportedFigure(metric.name, limit, metric.unit, metric.meaning, value)

@@ -67,7 +67,9 @@ def parse_cluster_address(where: str) -> ClusterAddress:
     per = fields.pop("per", ["node"])[0]
     is_valid = not fields and per in ("node", "gpu")
     if not where.startswith("ray://") or not place or not is_valid:
-        raise UsageError(f"--on {where}: give gpus, or ray://HEAD:PORT with ?resource=NAME or ?per=gpu")
+        raise UsageError(
+            f"--on {where}: give gpus, or ray://HEAD:PORT with ?resource=NAME or ?per=gpu"
+        )
     return ClusterAddress(place, resource or None, per == "gpu")
 
 
@@ -87,10 +89,14 @@ def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
             _require_own_token(Path(folder))
         ray = _import_ray()
         try:
-            with contextlib.chdir(NOWHERE):  # Ray's workers import from the folder that it was started in
+            with contextlib.chdir(
+                NOWHERE
+            ):  # Ray's workers import from the folder that it was started in
                 ray.init(**_start_options(address), log_to_driver=False, logging_level="error")
         except Exception as error:  # Ray has a dozen, some of them only RuntimeError
-            raise FleetError(f"the Ray cluster at {address.place or 'gpus'} cannot be used: {_why(error)}") from error
+            raise FleetError(
+                f"the Ray cluster at {address.place or 'gpus'} cannot be used: {_why(error)}"
+            ) from error
         stack.callback(ray.shutdown)
         yield ray
 
@@ -106,8 +112,12 @@ def list_places(ray: Any, address: ClusterAddress) -> list[Place]:
         slots = gpus if address.per_gpu else 1
         for slot in range(slots):
             name = str(node["NodeName"]) + (f":{slot}" if slots > 1 else "")
-            cpus = resources["CPU"] / slots  # all of them, so that Ray gives the node to no other user
-            places.append(Place(name, str(node["NodeID"]), slot, cpus, 1 if address.per_gpu else gpus))
+            cpus = (
+                resources["CPU"] / slots
+            )  # all of them, so that Ray gives the node to no other user
+            places.append(
+                Place(name, str(node["NodeID"]), slot, cpus, 1 if address.per_gpu else gpus)
+            )
     return places
 
 
@@ -115,7 +125,9 @@ def require_places(ray: Any, address: ClusterAddress) -> list[Place]:
     """Raises FleetError where the cluster has no such node."""
     places = list_places(ray, address)
     if not places:
-        raise FleetError("no node of the Ray cluster fits --on; `ray status` shows what its nodes have")
+        raise FleetError(
+            "no node of the Ray cluster fits --on; `ray status` shows what its nodes have"
+        )
     return places
 
 

@@ -42,7 +42,9 @@ def summarize_fleet_speeds(records: StudyRecords) -> MachineFactor | None:
     logarithms = _relative_logarithms(records)
     machines: list[MachinePart] = []
     for name, trials in sorted(trials_of.items()):
-        speed = exp(fmean([logarithms[trial.id] for trial in trials if trial.id in logarithms] or [0.0]))
+        speed = exp(
+            fmean([logarithms[trial.id] for trial in trials if trial.id in logarithms] or [0.0])
+        )
         blocks = {trial.block for trial in trials}
         machines.append(MachinePart(name=name, blocks=len(blocks), trials=len(trials), speed=speed))
     return MachineFactor(machines=tuple(machines))
@@ -56,4 +58,8 @@ def _relative_logarithms(records: StudyRecords) -> dict[str, float]:
     for trial in records.trials:
         if trial.counts and (value := getattr(trial.metrics, primary_metric.metric)):
             points[trial.point][trial.id] = sign * log(value)
-    return {trial: value - fmean(values.values()) for values in points.values() for trial, value in values.items()}
+    return {
+        trial: value - fmean(values.values())
+        for values in points.values()
+        for trial, value in values.items()
+    }

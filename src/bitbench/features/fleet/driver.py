@@ -44,7 +44,9 @@ from bitbench.util.errors import BitbenchError, FleetError, UsageError
 
 SIGN_S = 2.0  # between two signs of life, and two looks at the nodes of the cluster
 SILENT_S = 20.0  # a host without a sign for so long is lost
-START_S = 90.0  # until a new host gives its first sign: it imports, and ends what an earlier one left
+START_S = (
+    90.0  # until a new host gives its first sign: it imports, and ends what an earlier one left
+)
 AWAY_S = 8.0  # a place that was lost is left alone: the guardian of an engine needs up to 4 s
 MOST_LOSSES = 3  # in a row: then the place is left for good
 _WAIT_S = 0.5
@@ -82,7 +84,9 @@ class StudyDriver:
         require_places(self._ray, self._address)
         while self._schedule is None or self._give_out(self._schedule):
             self._take_results()
-            if time.monotonic() > self._heard + _WAIT_S:  # not after each result: every question to Ray takes time
+            if (
+                time.monotonic() > self._heard + _WAIT_S
+            ):  # not after each result: every question to Ray takes time
                 self._heard = time.monotonic()
                 self._look_at_nodes()
                 for host in self._hosts.values():
@@ -92,7 +96,9 @@ class StudyDriver:
     def _require_hosts(self) -> None:
         """Raises FleetError where no node can work any more."""
         if all(host.state == "out" for host in self._hosts.values()):
-            raise FleetError("no node of the cluster can work on this study now; the same command resumes")
+            raise FleetError(
+                "no node of the cluster can work on this study now; the same command resumes"
+            )
 
     # Blocks
 
@@ -108,9 +114,13 @@ class StudyDriver:
 
     def _has_more(self, schedule: Schedule) -> bool:
         newest = schedule.lines.newest
-        if self._wanted_quality(schedule) or any(self._is_left(schedule, line) for line in newest.values()):
+        if self._wanted_quality(schedule) or any(
+            self._is_left(schedule, line) for line in newest.values()
+        ):
             return True
-        first_new = next(block for block in count() if block not in newest or newest[block].event == "void")
+        first_new = next(
+            block for block in count() if block not in newest or newest[block].event == "void"
+        )
         return schedule.planner.decide(first_new) is not None
 
     def _is_left(self, schedule: Schedule, line: BlockLine) -> bool:
@@ -121,7 +131,9 @@ class StudyDriver:
         that host is gone, it is voided and begun again."""
         assert isinstance(schedule.planner, ClusterPlanner)
         names = {host.name for host in self._hosts.values() if host.state != "out"}
-        is_complete = all(host.state != "asked" for host in self._hosts.values())  # by GPU, names come with the facts
+        is_complete = all(
+            host.state != "asked" for host in self._hosts.values()
+        )  # by GPU, names come with the facts
         under_way = {host.line.block for host in self._hosts.values() if host.line is not None}
         first_open: int | None = None
         for block in count():
@@ -191,7 +203,9 @@ class StudyDriver:
                 result, logs = self._ray.get(next(results))
             except StopIteration:
                 self._lose(host, "it ended without an end")
-            except self._ray.exceptions.RayError as error:  # it died, or our own code raised an error there
+            except (
+                self._ray.exceptions.RayError
+            ) as error:  # it died, or our own code raised an error there
                 self._lose(host, first_line(error))
             else:
                 self._write(host, result, logs)
@@ -213,7 +227,9 @@ class StudyDriver:
             if name not in host.ids:
                 host.ids[name] = self._writer.new_instance()[0]
             self._writer.append_log(host.ids[name], content)
-        record_loop_result(_with_study_ids(result, host), self._schedule, self._writer, self._study.observer)
+        record_loop_result(
+            _with_study_ids(result, host), self._schedule, self._writer, self._study.observer
+        )
 
     def _count_rounds(self, block: int) -> int:
         assert self._schedule is not None
@@ -230,7 +246,9 @@ class StudyDriver:
         if time.monotonic() - self._looked < SIGN_S:
             return
         self._looked = time.monotonic()
-        places = {(place.node_id, place.slot): place for place in list_places(self._ray, self._address)}
+        places = {
+            (place.node_id, place.slot): place for place in list_places(self._ray, self._address)
+        }
         for key in [key for key in self._hosts if key not in places]:
             self._lose(self._hosts.pop(key), "Ray says that its node is dead")
         for key, place in places.items():
@@ -243,7 +261,9 @@ class StudyDriver:
 
         study = self._study
         folder = study.source.folder.resolve()
-        host.actor = make_actor(self._ray, BlockHost, host.place, study.plan.study, folder, study.at.asked_device)
+        host.actor = make_actor(
+            self._ray, BlockHost, host.place, study.plan.study, folder, study.at.asked_device
+        )
         host.lock, host.sign = host.actor.prepare.remote(), host.actor.sign.remote()
         host.state, host.until = "asked", time.monotonic() + START_S
 
@@ -262,8 +282,12 @@ class StudyDriver:
                 self._admit(host, self._ray.get(host.lock))
             if time.monotonic() > host.until:
                 self._lose(host, "it gives no sign of life")
-        except self._ray.exceptions.RayTaskError as error:  # our own code says why it cannot work there
-            self._lose(host, first_line(error.cause), for_good=isinstance(error.cause, BitbenchError))
+        except (
+            self._ray.exceptions.RayTaskError
+        ) as error:  # our own code says why it cannot work there
+            self._lose(
+                host, first_line(error.cause), for_good=isinstance(error.cause, BitbenchError)
+            )
         except self._ray.exceptions.RayError as error:
             self._lose(host, first_line(error))
 
@@ -282,10 +306,14 @@ class StudyDriver:
         if found.bitbench != self._lock.bitbench:
             changes.append(f"bitbench {found.bitbench} instead of {self._lock.bitbench}")
         if changes:
-            self._study.observer.warn(f"{host.name} is not set up like the others: {'; '.join(changes)}")
+            self._study.observer.warn(
+                f"{host.name} is not set up like the others: {'; '.join(changes)}"
+            )
             self._leave(host, for_good=True)
             return
-        self._lock = self._lock.model_copy(update={"hosts": {**self._lock.hosts, host.name: found.host}})
+        self._lock = self._lock.model_copy(
+            update={"hosts": {**self._lock.hosts, host.name: found.host}}
+        )
         self._writer.write_lock(self._lock)
         host.state = "ready"
 
@@ -321,7 +349,9 @@ def _with_study_ids(draft: Draft, host: Host) -> Draft:
     """The draft under the ids that the study gives."""
     if isinstance(draft, InstanceRecord):
         name = host.ids[draft.id]
-        return draft.model_copy(update={"id": name, "log_file": f"logs/{name}.log", "host": host.name})
+        return draft.model_copy(
+            update={"id": name, "log_file": f"logs/{name}.log", "host": host.name}
+        )
     update = {"instance_id": host.ids[draft.record.instance_id]}
     if isinstance(draft, TrialDraft):
         return TrialDraft(draft.record.model_copy(update=update), draft.rows)
@@ -335,7 +365,9 @@ def _list_history(trials: Collection[TrialRecord], block: int) -> tuple[TrialRec
         largest[trial.point.config] = trial
     kept = {trial.id for trial in largest.values()}
     return tuple(
-        trial for trial in trials if trial.block == block or trial.outcome is not Outcome.OK or trial.id in kept
+        trial
+        for trial in trials
+        if trial.block == block or trial.outcome is not Outcome.OK or trial.id in kept
     )
 
 
@@ -346,7 +378,9 @@ def ray_executor(where: str) -> Executor:
 
 def _drive(address: ClusterAddress, study: StudyRun) -> None:
     if address.per_gpu and study.at.device == "cpu":
-        raise UsageError("a block per GPU needs engines on GPUs; `bitbench doctor` says what is usable here")
+        raise UsageError(
+            "a block per GPU needs engines on GPUs; `bitbench doctor` says what is usable here"
+        )
     _refuse_one_machine_study(study)
     with study.folder.writing() as writer, connected_cluster(address) as ray:
         StudyDriver(ray, address, study, writer).run()
@@ -358,5 +392,7 @@ def _refuse_one_machine_study(study: StudyRun) -> None:
     for setup in study.plan.study.engines:
         engine = engines[setup.engine]
         if engine.environment is None and not engine.can_freeze(setup):
-            raise UsageError(f"{setup.name} runs elsewhere, and several nodes would load it at once; leave --on out")
+            raise UsageError(
+                f"{setup.name} runs elsewhere, and several nodes would load it at once; leave --on out"
+            )
     refuse_sections_of_one_machine(study.plan)

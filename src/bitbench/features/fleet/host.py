@@ -63,7 +63,9 @@ class BlockHost:
     """Ray calls `prepare` and `run` in one thread, and `sign` in another."""
 
     def __init__(self, study: Study, folder: Path, device: Device | None) -> None:
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets 1, and a CPU engine would compute on one core
+        os.environ.pop(
+            "OMP_NUM_THREADS", None
+        )  # Ray sets 1, and a CPU engine would compute on one core
         end_left_over()
         self._heard = time.monotonic()
         Thread(target=self._end_when_left, daemon=True).start()
@@ -88,7 +90,12 @@ class BlockHost:
         self._plan = ready_plan(source, self._store, self._workplace, observer)
         self._load.__enter__()
         self._context = run_context(
-            self._plan, self._store, self._folder, self._workplace, load=self._load, observer=observer
+            self._plan,
+            self._store,
+            self._folder,
+            self._workplace,
+            load=self._load,
+            observer=observer,
         )
         return resolve_run(self._plan, self._folder, self._workplace.host(), self._workplace.home)
 

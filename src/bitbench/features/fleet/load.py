@@ -58,7 +58,9 @@ class ClockComparison:
 def ray_load_client(where: str, nodes: int | None, *, has_key: bool) -> "RayLoadClient":
     """`nodes`: so many of the machines; None: all. Raises UsageError."""
     if has_key and os.environ.get("RAY_USE_TLS") != "1":
-        raise UsageError("the endpoint's key would go to the Ray cluster in clear; set RAY_USE_TLS=1 on all of it")
+        raise UsageError(
+            "the endpoint's key would go to the Ray cluster in clear; set RAY_USE_TLS=1 on all of it"
+        )
     return RayLoadClient(parse_cluster_address(where), nodes)
 
 
@@ -82,13 +84,18 @@ class RayLoadClient:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for actor in self._hosts.values():
             self._ray.kill(actor, no_restart=True)
         self._stack.close()
 
-    def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
+    def run(
+        self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None
+    ) -> LoadResult:
         """Blocks until the trial has ended. Raises LoadError, also where a machine is lost."""
         from bitbench.features.fleet.load_host import plan_facts
 
@@ -122,19 +129,27 @@ class RayLoadClient:
 
         places = require_places(self._ray, self._address)
         if self._count is not None and len(places) < self._count:
-            raise FleetError(f"--nodes asks for {self._count} machines, but the cluster has {len(places)}")
+            raise FleetError(
+                f"--nodes asks for {self._count} machines, but the cluster has {len(places)}"
+            )
         for place in places[: self._count]:
             self._hosts[place.name] = make_actor(self._ray, LoadHost, place)
         for name in self._hosts:
             self._ask(name, "clock_ns", timeout_s=START_S)
 
-    def _watch(self, runs: dict[str, Any], on_progress: Callable[[LoadProgress], None] | None) -> None:
+    def _watch(
+        self, runs: dict[str, Any], on_progress: Callable[[LoadProgress], None] | None
+    ) -> None:
         """Until all have ended. Rows stay where they are so long: on their way they would disturb who still sends."""
         before: LoadProgress | None = None
-        while self._ray.wait(list(runs.values()), num_returns=len(runs), timeout=_POLL_S, fetch_local=False)[1]:
+        while self._ray.wait(
+            list(runs.values()), num_returns=len(runs), timeout=_POLL_S, fetch_local=False
+        )[1]:
             states = [self._state(name, run)[1] for name, run in runs.items()]
             if on_progress is not None and all(states):
-                before = sum_progress_snapshots([snapshot for state in states for snapshot in state], before)
+                before = sum_progress_snapshots(
+                    [snapshot for state in states for snapshot in state], before
+                )
                 on_progress(before)
 
     def _state(self, name: str, run: Any) -> tuple[bool, Sequence[Any]]:
@@ -144,14 +159,18 @@ class RayLoadClient:
         state: tuple[bool, Sequence[Any]] = self._ask(name, "state")
         return state
 
-    def _ask(self, name: str, question: str, *arguments: object, timeout_s: float = SILENT_S) -> Any:
+    def _ask(
+        self, name: str, question: str, *arguments: object, timeout_s: float = SILENT_S
+    ) -> Any:
         return self._get(name, getattr(self._hosts[name], question).remote(*arguments), timeout_s)
 
     def _get(self, name: str, value: Any, timeout_s: float | None = None) -> Any:
         try:
             return self._ray.get(value, timeout=timeout_s)
         except self._ray.exceptions.RayTaskError as error:
-            raise LoadError(f"{name} cannot send its part of the requests: {first_line(error.cause)}") from None
+            raise LoadError(
+                f"{name} cannot send its part of the requests: {first_line(error.cause)}"
+            ) from None
         except self._ray.exceptions.RayError as error:
             said = f"the machine {name} was lost ({first_line(error)}); the same command with --into resumes"
             raise LoadError(said) from None

@@ -19,7 +19,11 @@ from bitbench.util.version import __version__
 
 def plan_facts(job: LoadJob) -> dict[str, str]:
     """Return what the plan of requests follows from, and has to be the same everywhere. Raises OSError."""
-    return {"bitbench": __version__, "numpy": np.__version__, **hash_input_files([job.workload], job.folder)}
+    return {
+        "bitbench": __version__,
+        "numpy": np.__version__,
+        **hash_input_files([job.workload], job.folder),
+    }
 
 
 class LoadHost:
@@ -53,7 +57,10 @@ class LoadHost:
             raise LoadError(f"it is not set up like the driver: {', '.join(differing)}")
         try:
             result = self._load.run(
-                replace(job, rows_folder=None), part=part, choose_zero=self._choose_zero, on_snapshots=self._note
+                replace(job, rows_folder=None),
+                part=part,
+                choose_zero=self._choose_zero,
+                on_snapshots=self._note,
             )
             return replace(result, rows=result.rows.packed())
         finally:  # here, since the next job is asked about before it begins

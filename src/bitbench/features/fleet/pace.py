@@ -23,7 +23,9 @@ LEAST_WAVES = 2  # so that a study can drop what is decided halfway
 class ClusterPlanner(BlockPlanner):
     """The planner of a study whose blocks run on so many nodes at once."""
 
-    def __init__(self, plan: Plan, estimator: Estimator, residence: Residence, nodes: int, lines: BlockLines) -> None:
+    def __init__(
+        self, plan: Plan, estimator: Estimator, residence: Residence, nodes: int, lines: BlockLines
+    ) -> None:
         super().__init__(plan, estimator, residence, at_once=nodes)
         self._nodes, self._lines = nodes, lines
         self._wall_began = time.monotonic() - sum(self._block_seconds()) / nodes
@@ -84,7 +86,11 @@ class TimedBlock:
             return
         self._counts[trial.point] += 1
         done = self._counts[trial.point]
-        if self._seconds is None or self._first_trial is None or not self.task.rounds <= done < self._most:
+        if (
+            self._seconds is None
+            or self._first_trial is None
+            or not self.task.rounds <= done < self._most
+        ):
             return
         moment = time.monotonic()
         round_s = len(self.task.points) * (moment - self._first_trial) / self._trials_done

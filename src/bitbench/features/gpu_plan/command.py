@@ -27,7 +27,13 @@ from bitbench.cli.plan import (
 )
 from bitbench.cli.terminal import Terminal
 from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, compute_gpu_plan
-from bitbench.features.gpu_plan.devices import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
+from bitbench.features.gpu_plan.devices import (
+    DEVICE_CLASSES,
+    DeviceClass,
+    DeviceNeed,
+    DevicePlan,
+    GpuPlanAnswer,
+)
 from bitbench.features.gpu_plan.devices import gpu_plan_device_class as class_called
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import Amount
@@ -63,18 +69,33 @@ def _device(device: DeviceClass) -> str:
 def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
     """What each config takes of each device, in columns that add up; below it how, and on which kernels it runs."""
     has_several = any(need.use.devices > 1 for need in on_device.needs)
-    titles = [*(["devices"] if has_several else []), "weights\neach", "KV of one\nrequest", "needed\neach", "may take"]
+    titles = [
+        *(["devices"] if has_several else []),
+        "weights\neach",
+        "KV of one\nrequest",
+        "needed\neach",
+        "may take",
+    ]
     room = width - sum(max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP for title in titles)
     table = Table("config", box=None, header_style="bold", pad_edge=False)
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for need in on_device.needs[:MOST_LINES]:
-        figures = [*([str(need.use.devices)] if has_several else []), *map(show_bytes, _sizes(need))]
-        table.add_row("\n".join(wrap(labels[need.config], max(room, 1))), *figures, style="" if need.fits else "yellow")
+        figures = [
+            *([str(need.use.devices)] if has_several else []),
+            *map(show_bytes, _sizes(need)),
+        ]
+        table.add_row(
+            "\n".join(wrap(labels[need.config], max(room, 1))),
+            *figures,
+            style="" if need.fits else "yellow",
+        )
     if (left := len(on_device.needs) - MOST_LINES) > 0:
         table.add_row(f"… {left:,} more")
     yield table
-    yield Text(f"Needed: weights, the KV cache of one request, and about {show_bytes(ASSUMED_OVERHEAD_BYTES)} besides.")
+    yield Text(
+        f"Needed: weights, the KV cache of one request, and about {show_bytes(ASSUMED_OVERHEAD_BYTES)} besides."
+    )
     kernels: dict[str, list[str]] = {}
     for need in on_device.needs:
         kernels.setdefault(need.kernel or "unknown", []).append(labels[need.config])
@@ -94,7 +115,9 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
         for workload in need.waits:
             waiting.setdefault(workload, []).append(labels[need.config])
     for workload, configs in waiting.items():
-        yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
+        yield Text.assemble(
+            ("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once."
+        )
         yield indented_plan_names(configs)
     fitting = (need for need in on_device.needs if need.fits and need.too_long)
     # Their setups do not say for how long a request they start.
@@ -124,7 +147,10 @@ def plan_gpu(
     study: Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")],
     *,
     device_class: Annotated[
-        str, typer.Option("--device-class", metavar="NAME", help=f"The GPU: {', '.join(DEVICE_CLASSES)}.")
+        str,
+        typer.Option(
+            "--device-class", metavar="NAME", help=f"The GPU: {', '.join(DEVICE_CLASSES)}."
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:

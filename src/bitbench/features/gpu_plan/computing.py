@@ -97,7 +97,11 @@ class _Fit:
         kv_bytes = self.kv_bytes(self.room_for(workload), devices)
         if self.weight_bytes is None or kv_bytes is None:
             return None
-        return math.ceil(self.weight_bytes / (devices or self.use.devices)) + kv_bytes + ASSUMED_OVERHEAD_BYTES
+        return (
+            math.ceil(self.weight_bytes / (devices or self.use.devices))
+            + kv_bytes
+            + ASSUMED_OVERHEAD_BYTES
+        )
 
     def room_for(self, workload: Workload) -> int:
         """Tokens of one request."""
@@ -130,26 +134,35 @@ class _Fit:
         )
 
 
-def _plan_on_device(plan: Plan, device: DeviceClass, start_s: Mapping[str, float]) -> tuple[Plan, DevicePlan]:
+def _plan_on_device(
+    plan: Plan, device: DeviceClass, start_s: Mapping[str, float]
+) -> tuple[Plan, DevicePlan]:
     """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name
     of a setup, without loading weights."""
-    with_model = [config for config in plan.configs if plan.variant(config.variant).form is not None]
+    with_model = [
+        config for config in plan.configs if plan.variant(config.variant).form is not None
+    ]
     fits = {config: _fit(plan, config, device) for config in with_model}
     refusals = [
         Refusal(point=point, reason=fit.refusal(workload))
         for point in plan.points
-        if (fit := fits.get(point.config)) and not fit.fits(workload := plan.study.workload(point.workload))
+        if (fit := fits.get(point.config))
+        and not fit.fits(workload := plan.study.workload(point.workload))
     ]
     refused = {refusal.point for refusal in refusals}
     kept = tuple(point for point in plan.points if point not in refused)
     without_room = {point.config for point in refused} - {point.config for point in kept}
-    reasons = {refusal.point.config: refusal.reason for refusal in reversed(refusals)}  # the first of each
+    reasons = {
+        refusal.point.config: refusal.reason for refusal in reversed(refusals)
+    }  # the first of each
     limited = plan.model_copy(
         update={
             "points": kept,
             "refusals": (*plan.refusals, *refusals),
             "expectations": tuple(
-                expectation for expectation in plan.expectations if expectation.config not in without_room
+                expectation
+                for expectation in plan.expectations
+                if expectation.config not in without_room
             ),
             "quality": tuple(config for config in plan.quality if config not in without_room),
             "quality_refusals": (
@@ -163,13 +176,17 @@ def _plan_on_device(plan: Plan, device: DeviceClass, start_s: Mapping[str, float
         }
     )
     times = _Times(limited, fits, start_s)
-    devices = max((fits[config].use.devices for config in limited.configs if config in fits), default=1)
+    devices = max(
+        (fits[config].use.devices for config in limited.configs if config in fits), default=1
+    )
     return limited, DevicePlan(
         device=device,
         devices=devices,
         needs=tuple(_need(plan, limited, config, fit) for config, fit in fits.items()),
         seconds=(times.total_s(most=False), times.total_s(most=True)),
-        untimed=tuple(config for config in limited.configs if config in fits and not times.knows(config)),
+        untimed=tuple(
+            config for config in limited.configs if config in fits and not times.knows(config)
+        ),
     )
 
 
@@ -178,7 +195,9 @@ def _fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
     weight_bytes = variant.weight_bytes
     if weight_bytes is None and variant.form:
         weight_bytes = expected_weight_bytes(variant.facts, variant.form)
-    return _Fit(variant, gpu_plan_device_use(plan.study.engine(config.engine)), device, weight_bytes)
+    return _Fit(
+        variant, gpu_plan_device_use(plan.study.engine(config.engine)), device, weight_bytes
+    )
 
 
 def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
@@ -210,7 +229,11 @@ def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
     form = fit.variant.form or ""
     while form:  # a special form, such as a sparse one, computes on the kernel of the general one
         row = look_up_compatibility(
-            form, setup.engine, "cuda", fit.variant.at_load, capability=fit.device.compute_capability
+            form,
+            setup.engine,
+            "cuda",
+            fit.variant.at_load,
+            capability=fit.device.compute_capability,
         )
         if row is not None and row.kernel is not None:
             return row.kernel
@@ -221,7 +244,9 @@ def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
 class _Times:
     """Seconds of starts and trials, at the roofline or as engines usually are."""
 
-    def __init__(self, plan: Plan, fits: Mapping[Config, _Fit], start_s: Mapping[str, float]) -> None:
+    def __init__(
+        self, plan: Plan, fits: Mapping[Config, _Fit], start_s: Mapping[str, float]
+    ) -> None:
         self._plan, self._fits, self._start_s = plan, fits, start_s
 
     def knows(self, config: Config) -> bool:
@@ -230,15 +255,25 @@ class _Times:
 
     def total_s(self, *, most: bool) -> float:
         measure = self._plan.study.measure
-        starts, trials = (measure.starts.max, measure.trials.max) if most else (measure.starts.min, measure.trials.min)
+        starts, trials = (
+            (measure.starts.max, measure.trials.max)
+            if most
+            else (measure.starts.min, measure.trials.min)
+        )
         hopeless = {
-            expectation.config for expectation in self._plan.expectations if expectation.verdict is Support.DOES_NOT_RUN
+            expectation.config
+            for expectation in self._plan.expectations
+            if expectation.verdict is Support.DOES_NOT_RUN
         }
         points = [point for point in self._plan.points if point.config not in hopeless]
         timed = {point.config for point in points}
         workloads = {workload.name: workload for workload in self._plan.study.workloads}
-        one_each_s = sum(self._trial_s(point, workloads[point.workload], most=most) for point in points)
-        warm_ups_s = sum(self._trial_s(point, workloads[point.workload].warm_up, most=most) for point in points)
+        one_each_s = sum(
+            self._trial_s(point, workloads[point.workload], most=most) for point in points
+        )
+        warm_ups_s = sum(
+            self._trial_s(point, workloads[point.workload].warm_up, most=most) for point in points
+        )
         starting_s = sum(self._starting_s(config) for config in timed)
         once_s = sum(self._starting_s(config) for config in set(self._plan.configs) - timed)
         scoring_s = sum(self._scoring_s(config, most=most) for config in self._plan.quality)
@@ -247,18 +282,27 @@ class _Times:
         return total_s if budget_s is None else min(total_s, budget_s)
 
     def _starting_s(self, config: Config) -> float:
-        loading_s = (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S if config in self._fits else 0
+        loading_s = (
+            (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S
+            if config in self._fits
+            else 0
+        )
         return self._start_s[config.engine] + loading_s
 
     def _trial_s(self, point: Point, workload: Workload, *, most: bool) -> float:
         if point.config not in self._fits or not self.knows(point.config):
             return 0.0
         fit = self._fits[point.config]
-        read, written = typical_length(workload.input_tokens), typical_length(workload.output_tokens)
+        read, written = (
+            typical_length(workload.input_tokens),
+            typical_length(workload.output_tokens),
+        )
         facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
         kv = facts.kv_bytes_per_token(fit.use.kv_value_bytes)
         prefill_s = _step_s(prefill_cost(facts, weight_bytes, batch, read, kv), fit, most=most)
-        decode_s = _step_s(decode_cost(facts, weight_bytes, batch, read + written / 2, kv), fit, most=most)
+        decode_s = _step_s(
+            decode_cost(facts, weight_bytes, batch, read + written / 2, kv), fit, most=most
+        )
         rounds = (workload.request_count or 0) / batch
         return max(rounds * (prefill_s + written * decode_s), workload.duration or 0.0)
 
@@ -269,7 +313,9 @@ class _Times:
         fit = self._fits[config]
         step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
         scored = quality.windows * quality.window_tokens
-        return scored * ASSUMED_SCORE_OVERHEAD_S + estimate_written_tokens(quality) * _step_s(step, fit, most=most)
+        return scored * ASSUMED_SCORE_OVERHEAD_S + estimate_written_tokens(quality) * _step_s(
+            step, fit, most=most
+        )
 
 
 def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:

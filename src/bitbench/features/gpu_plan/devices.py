@@ -36,7 +36,9 @@ class DeviceUse(Record):
     devices: int = 1  # that share the layers of one copy of the model
     memory_share: float  # of each device's memory that it may take
     kv_value_bytes: int = 2  # of a number in the KV cache
-    context_tokens: int | None = None  # that it makes room for at its start; None: for what is asked
+    context_tokens: int | None = (
+        None  # that it makes room for at its start; None: for what is asked
+    )
 
 
 class DeviceNeed(Record):
@@ -47,7 +49,9 @@ class DeviceNeed(Record):
     kernel: str | None  # that its linear layers are expected to run on; None: unknown
     weight_bytes: int | None  # on all devices together; None: unknown
     request_kv_bytes: int | None = None  # of one request, on each device
-    needed_bytes: int | None  # on each device, at least: its weights, the KV cache of one request, and some besides
+    needed_bytes: (
+        int | None
+    )  # on each device, at least: its weights, the KV cache of one request, and some besides
     room_bytes: int  # that it may take of each
     too_long: tuple[str, ...] = ()  # workloads that do not fit
     waits: tuple[str, ...] = ()  # workloads whose requests do not all fit into the KV cache at once
@@ -72,7 +76,8 @@ class GpuPlanAnswer(PlanAnswer):
 
 _FILE = Path(__file__).with_name("devices.yaml")
 DEVICE_CLASSES = {
-    row["name"]: DeviceClass.model_validate(row) for row in yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    row["name"]: DeviceClass.model_validate(row)
+    for row in yaml.safe_load(_FILE.read_text(encoding="utf-8"))
 }
 
 
@@ -95,7 +100,9 @@ def gpu_plan_device_use(setup: EngineSetup) -> DeviceUse:
     chosen = spelled_arguments(setup.args)
     share = next((chosen[name] for name in _SHARE if name in chosen), DEFAULT_SHARE)
     is_share = isinstance(share, int | float) and 0 < share <= 1
-    kv_bytes = 1 if str(chosen.get(_KV_TYPE, setup.kv_cache or "")).startswith(("fp8", "int8")) else 2
+    kv_bytes = (
+        1 if str(chosen.get(_KV_TYPE, setup.kv_cache or "")).startswith(("fp8", "int8")) else 2
+    )
     context = next((chosen[name] for name in _CONTEXT if name in chosen), None)
     return DeviceUse(
         devices=tensor_parallel_size(setup.args) * pipeline_parallel_size(setup.args),

@@ -5,6 +5,11 @@ from bitbench.feature import Command, Feature, Panel
 FEATURE = Feature(
     name="history",
     commands=(
-        Command("history", ".command:history", "Show one metric over past studies and what changed.", Panel.DECIDE),
+        Command(
+            "history",
+            ".command:history",
+            "Show one metric over past studies and what changed.",
+            Panel.DECIDE,
+        ),
     ),
 )

@@ -11,11 +11,16 @@ from bitbench.reports.document.terminal import render_whole_in_terminal
 
 
 def history(
-    folder: Annotated[Path, typer.Argument(help="A folder that contains study folders.", metavar="FOLDER")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder that contains study folders.", metavar="FOLDER")
+    ],
     *,
-    point: Annotated[str, typer.Option("--point", help='"variant @ engine / workload", or a unique part of it.')],
+    point: Annotated[
+        str, typer.Option("--point", help='"variant @ engine / workload", or a unique part of it.')
+    ],
     metric: Annotated[
-        str | None, typer.Option("--metric", help="A figure [default: the newest study's primary metric].")
+        str | None,
+        typer.Option("--metric", help="A figure [default: the newest study's primary metric]."),
     ] = None,
 ) -> None:
     """Show one metric over past studies and what changed."""

@@ -9,7 +9,12 @@ from bitbench.analysis.changes import Pair, changes_between, metric_of_change
 from bitbench.analysis.results.comparison import ComparedPoint, Difference
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.study_comparison import SHAPE, compared_points, study_cache_differences, study_differences
+from bitbench.analysis.study_comparison import (
+    SHAPE,
+    compared_points,
+    study_cache_differences,
+    study_differences,
+)
 from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.folder import StudyFolder, StudyRecords
@@ -53,7 +58,9 @@ class History(Record):
     metric: str
     confidence: float
     points: tuple[HistoryPoint, ...]  # oldest first
-    without_result: tuple[str, ...] = ()  # folders that asked for this point and have no such figure
+    without_result: tuple[
+        str, ...
+    ] = ()  # folders that asked for this point and have no such figure
     other_shape: tuple[str, ...] = ()  # folders whose workload of this name is another one
 
 
@@ -61,10 +68,16 @@ def history_below(folder: Path, point: str, metric: str | None = None) -> Histor
     """Follow a figure of a point over all studies below a folder. `point` is "variant @ engine / workload" or a unique
     part of it; the default metric is the newest primary metric."""
     found = [StudyFolder(lock.parent) for lock in sorted(folder.rglob("lock.json"))]
-    studies = [study.read(str(study.path.relative_to(folder))) for study in found if study.study_file.is_file()]
+    studies = [
+        study.read(str(study.path.relative_to(folder)))
+        for study in found
+        if study.study_file.is_file()
+    ]
     studies.sort(key=lambda study: (study.lock.created_at or "", study.name))
     if not studies:
-        raise StoreError(f"no study folder below {folder}; give one that contains folders filled by `bitbench run`")
+        raise StoreError(
+            f"no study folder below {folder}; give one that contains folders filled by `bitbench run`"
+        )
     metric = metric_of_change(metric or studies[-1].study.measure.metric)
     return history(find_point_for_history(point, studies), metric, studies)
 
@@ -74,9 +87,14 @@ def find_point_for_history(name: str, sides: Sequence[StudyRecords]) -> Point:
     wanted = " ".join(name.split())
     spelled: dict[Point, tuple[str, str]] = {}
     for side in sides:
-        spelled |= {point: (f"{point.config.name} / {point.workload}", point.name) for point in side.plan.points}
+        spelled |= {
+            point: (f"{point.config.name} / {point.workload}", point.name)
+            for point in side.plan.points
+        }
     exact = [point for point, names in spelled.items() if wanted in names]
-    found = exact or [point for point, names in spelled.items() if wanted in names[0] or wanted in names[1]]
+    found = exact or [
+        point for point, names in spelled.items() if wanted in names[0] or wanted in names[1]
+    ]
     if len(found) == 1:
         return found[0]
     known = [spelled[point][0] for point in found or spelled]
@@ -94,7 +112,9 @@ def history(point: Point, metric: str, sides: Sequence[StudyRecords]) -> History
     known = [side for side in same if sample_values_by_start(side, metric)[point]]
     confidence = asked[-1].study.measure.confidence
     first = [_entry(point, metric, side, confidence) for side in known[:1]]
-    later = [_later_entry(point, metric, before, after, confidence) for before, after in pairwise(known)]
+    later = [
+        _later_entry(point, metric, before, after, confidence) for before, after in pairwise(known)
+    ]
     return History(
         point=point,
         metric=metric,
@@ -114,7 +134,9 @@ def _is_alike(point: Point, side: StudyRecords, other: StudyRecords) -> bool:
 
 def _entry(point: Point, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
     estimates = metric_estimates(samples_by_point(side), metric, confidence)
-    return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimates[point])
+    return HistoryPoint(
+        folder=side.name, started_at=side.lock.created_at, estimate=estimates[point]
+    )
 
 
 def _later_entry(
@@ -124,21 +146,31 @@ def _later_entry(
     common = [other for other in before.plan.points if other in set(after.plan.points)]
     pairs = [Pair(other, other) for other in common if _is_alike(other, before, after)]
     cached = study_cache_differences((before, after), pairs)
-    moves = compared_points(pairs, changes_between(before, after), metric, confidence, undecided=cached)
+    moves = compared_points(
+        pairs, changes_between(before, after), metric, confidence, undecided=cached
+    )
     changes, _ = study_differences(before, after, [(point.config, point.config)])
     move = next(move for move in moves if move.candidate == point)
-    return _entry(point, metric, after, confidence).model_copy(update={"move": move, "changes": tuple(changes)})
+    return _entry(point, metric, after, confidence).model_copy(
+        update={"move": move, "changes": tuple(changes)}
+    )
 
 
 def history_document(found: History) -> Document:
     title = say(Name(found.point.name), f": {DEFINITIONS[found.metric].name}")
     if not found.points:
-        return Document(title, (paragraph("No study has this figure for this point."), *bullets(_absent(found))))
+        return Document(
+            title, (paragraph("No study has this figure for this point."), *bullets(_absent(found)))
+        )
     changes = bullets(
-        say("* ", Name(point.folder), ": ", _changes(point), ".") for point in found.points if point.changes
+        say("* ", Name(point.folder), ": ", _changes(point), ".")
+        for point in found.points
+        if point.changes
     )
     return Document(
-        title, (_table(found), *changes), (Section(say("What to know"), bullets((*_notes(found), *_absent(found)))),)
+        title,
+        (_table(found), *changes),
+        (Section(say("What to know"), bullets((*_notes(found), *_absent(found)))),),
     )
 
 
@@ -154,7 +186,9 @@ def _table(found: History) -> Table:
             lambda point: estimated(point.estimate, definition),
             intervals_from=0,
         ),
-        ratio_column("vs. the one before", lambda point: times(point.move.decisive if point.move else None)),
+        ratio_column(
+            "vs. the one before", lambda point: times(point.move.decisive if point.move else None)
+        ),
         words_column("Verdict", _verdict),
     )
 
@@ -172,7 +206,9 @@ def _changes(point: HistoryPoint) -> Phrase:
     said = []
     for change in point.changes:
         subject = say(" (", Name(change.subject), ")") if change.fact in NAMED_SUBJECTS else ()
-        said.append(say(change.fact.value, subject, ": ", Name(change.before), " → ", Name(change.after)))
+        said.append(
+            say(change.fact.value, subject, ": ", Name(change.before), " → ", Name(change.after))
+        )
     return listing(said, most=MAX_CHANGES)
 
 

@@ -5,7 +5,12 @@ from bitbench.feature import Command, Feature, Panel, ReportPart, ReportPlace
 FEATURE = Feature(
     name="interop",
     commands=(
-        Command("import", ".command:import_results", "Turn other tools' results into a study folder.", Panel.SHARE),
+        Command(
+            "import",
+            ".command:import_results",
+            "Turn other tools' results into a study folder.",
+            Panel.SHARE,
+        ),
     ),
     report_parts=(
         ReportPart(

@@ -16,14 +16,19 @@ from bitbench.util.errors import ExitCode
 
 
 def import_results(
-    files: Annotated[list[Path], typer.Argument(help="Result files of one tool.", metavar="FILE...")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Result files of one tool.", metavar="FILE...")
+    ],
     tool: Annotated[Tool, typer.Option("--from", help="The tool that wrote them.")],
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file].")
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file]."),
     ] = None,
     starts: Annotated[
         ImportedStarts,
-        typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything."),
+        typer.Option(
+            "--starts", help="What was one start of the engine: each file, each run, or everything."
+        ),
     ] = ImportedStarts.PER_FILE,
 ) -> None:
     """Turn other tools' results into a study folder.

@@ -35,7 +35,11 @@ from bitbench.util.version import __version__
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    reading = published_table.read(text) if tool is Tool.PUBLISHED_TABLE else read_tool_results(tool.value, text)
+    reading = (
+        published_table.read(text)
+        if tool is Tool.PUBLISHED_TABLE
+        else read_tool_results(tool.value, text)
+    )
     if not reading.runs:
         raise ImportFileError("it contains no runs")
     return reading
@@ -82,7 +86,9 @@ class _Names(Generic[_Named]):
         return self._given[content]
 
 
-def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
+def _as_study(
+    name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource
+) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
     engines, workloads = _Names[EngineSetup]("{} ({})"), _Names[Workload]("{}-{}")
     trials: list[TrialRecord] = []
@@ -97,8 +103,14 @@ def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, so
             index = seen[point] = seen.get(point, -1) + 1
             own = files.setdefault(config, {})
             nth = own.setdefault(file, len(own))
-            block = {ImportedStarts.PER_FILE: nth, ImportedStarts.PER_RUN: index, ImportedStarts.ONE: 0}[starts]
-            instance = instances.setdefault((config, block), _instance(config, block, len(instances), run))
+            block = {
+                ImportedStarts.PER_FILE: nth,
+                ImportedStarts.PER_RUN: index,
+                ImportedStarts.ONE: 0,
+            }[starts]
+            instance = instances.setdefault(
+                (config, block), _instance(config, block, len(instances), run)
+            )
             trials.append(_trial(point, instance, index, run))
             variants.setdefault(run.variant, _variant(run))
     study = Study(
@@ -155,7 +167,9 @@ def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun)
 def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
     points: dict[Point, TrialRecord] = {trial.point: trial for trial in trials}
     known = {
-        name: sum(getattr(trial.metrics, METRICS[name].column) is not None for trial in points.values())
+        name: sum(
+            getattr(trial.metrics, METRICS[name].column) is not None for trial in points.values()
+        )
         for name in PRIMARY_METRICS
     }
     counted = min(starts, MOST_COUNTED)
@@ -165,10 +179,14 @@ def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
 
 
 REMARK = "Written by `bitbench import`: it can be reported, not run."
-LARGEST_FILE_BYTES = 10**9  # a detailed result of a million requests; beyond it, memory would be the first limit
+LARGEST_FILE_BYTES = (
+    10**9
+)  # a detailed result of a million requests; beyond it, memory would be the first limit
 
 
-def import_files(paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None) -> StudyFolder:
+def import_files(
+    paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None
+) -> StudyFolder:
     """Fill a new folder; it and the study are called like the first file. Raises ImportFileError.
 
     Nothing is written before all of it is understood.
@@ -210,7 +228,14 @@ def _understanding(files: str, tool: Tool) -> Iterator[None]:
         yield
     except ImportFileError as error:
         raise ImportFileError(f"{files}: {plain_words(str(error))}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         raise ImportFileError(
             f"{files} is not a known result format of {tool.value} "
             f"({type(error).__name__}: {plain_words(str(error))}); check --from"
@@ -220,7 +245,9 @@ def _understanding(files: str, tool: Tool) -> Iterator[None]:
 def _host(readings: Sequence[Reading]) -> HostFacts:
     """Files from different machines: which one cannot be said."""
     first = readings[0].host
-    return HostFacts.model_validate(first if all(reading.host == first for reading in readings) else {})
+    return HostFacts.model_validate(
+        first if all(reading.host == first for reading in readings) else {}
+    )
 
 
 def _write(folder: StudyFolder, study: ImportedStudy, host: HostFacts) -> None:

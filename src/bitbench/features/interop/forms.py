@@ -15,7 +15,11 @@ from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ra
 from bitbench.features.interop.rst import escape_rst, rst_grid_table, rst_heading
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts, markdown_table
+from bitbench.reports.document.markdown import (
+    markdown_phrase,
+    markdown_section_parts,
+    markdown_table,
+)
 from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit, plain_text
 from bitbench.reports.document.numbers import (
     ROUGH,
@@ -56,7 +60,9 @@ from bitbench.study.workload import ShapePart, Workload, workload_length_text
 from bitbench.util.units import UNKNOWN, show_bytes
 
 
-def _written(template: str, phrase: Callable[[Phrase], str], of: StudyReport, **content: object) -> str:
+def _written(
+    template: str, phrase: Callable[[Phrase], str], of: StudyReport, **content: object
+) -> str:
     """The template with all that it prints as `phrase` writes it; text in Markup is written already."""
 
     def finished(value: object) -> Markup:
@@ -70,7 +76,11 @@ def _written(template: str, phrase: Callable[[Phrase], str], of: StudyReport, **
 
     loader = PackageLoader("bitbench.features.interop")
     environment = Environment(
-        loader=loader, autoescape=True, finalize=finished, undefined=StrictUndefined, trim_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=finished,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     return environment.get_template(template).render(summary=of.summary, **content).rstrip() + "\n"
 
@@ -96,7 +106,15 @@ def markdown_runs(of: StudyReport) -> str:
         "source": conditions_source_phrase,
     }
     host = Markup("\n\n".join(markdown_section_parts(host_section(of.records.lock))))
-    return _markdown("runs.md", of, _runs_table, figures=FIGURES, host=host, not_run=_not_run(of.summary), **functions)
+    return _markdown(
+        "runs.md",
+        of,
+        _runs_table,
+        figures=FIGURES,
+        host=host,
+        not_run=_not_run(of.summary),
+        **functions,
+    )
 
 
 def markdown_backends(of: StudyReport) -> str:
@@ -136,7 +154,9 @@ class _Quality:
     @classmethod
     def of(cls, summary: StudySummary) -> "_Quality | None":
         for key in dict.fromkeys((*PREFERRED, *summary.quality_definitions)):
-            known = {row.config: row.estimates[key] for row in summary.quality if key in row.estimates}
+            known = {
+                row.config: row.estimates[key] for row in summary.quality if key in row.estimates
+            }
             if known:
                 return cls(summary.quality_definitions[key], known)
         return None
@@ -145,12 +165,16 @@ class _Quality:
         return estimated(self.estimates.get(config), self.definition)
 
 
-def _quality_column(summary: StudySummary, config_of: Callable[[Item], Config]) -> ColumnOf[Item] | None:
+def _quality_column(
+    summary: StudySummary, config_of: Callable[[Item], Config]
+) -> ColumnOf[Item] | None:
     quality = _Quality.of(summary)
     if quality is None:
         return None
     unit = quantity_unit(quality.definition)
-    return number_column(quality.definition.label, unit, lambda item: quality.quantity(config_of(item)))
+    return number_column(
+        quality.definition.label, unit, lambda item: quality.quantity(config_of(item))
+    )
 
 
 def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
@@ -171,15 +195,21 @@ def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSumma
 
     def interval_of(point: PointSummary) -> Quantity | None:
         known = estimated(point.metrics.get(ranking.metric), definition)
-        return None if known is None else replace(known, sd=None)  # the deviation has a column of its own
+        return (
+            None if known is None else replace(known, sd=None)
+        )  # the deviation has a column of its own
 
     def column(title: str) -> ColumnOf[PointSummary]:
         metric, unit = FIGURES[title]
-        return number_column(title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric)))
+        return number_column(
+            title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric))
+        )
 
     return table(
         points,
-        words_column("Rank", lambda point: ranked.rank_text(ranked.ranked_entry(ranking, config(point)))),
+        words_column(
+            "Rank", lambda point: ranked.rank_text(ranked.ranked_entry(ranking, config(point)))
+        ),
         words_column("Model", lambda point: Name(config(point).name)),
         number_column("Runs", Unit.NONE, runs),
         *map(column, FIGURES),
@@ -219,7 +249,9 @@ def _backends_table(summary: StudySummary, ranking: Ranking, points: list[PointS
     """A column per point, a row per fact."""
 
     def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
-        return words_column(plain_words(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place])
+        return words_column(
+            plain_words(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place]
+        )
 
     return table(
         _facts(summary, ranking, points),
@@ -242,14 +274,23 @@ def _facts(
     yield "Version", texts("engine_versions")
     yield "Kernel", texts("kernels")
     for title, metric in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
-        yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
+        yield (
+            title,
+            [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points],
+        )
     ready = [known[config].ready_s if config in known else None for config in configs]
     yield "Start to ready", [spread_quantity(time, Unit.SECONDS) for time in ready]
     memory = ranked.ranked_memory_metric(summary)
-    yield "Memory peak", [spread_quantity(point.metrics.get(memory), Unit.BYTES) for point in points]
+    yield (
+        "Memory peak",
+        [spread_quantity(point.metrics.get(memory), Unit.BYTES) for point in points],
+    )
     quality = _Quality.of(summary)
     if quality is not None:
-        yield f"Quality: {quality.definition.name}", [quality.quantity(config) for config in configs]
+        yield (
+            f"Quality: {quality.definition.name}",
+            [quality.quantity(config) for config in configs],
+        )
     times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
     yield "Starts / trials", [starts_and_trials(time) if time else None for time in times]
     places = [ranked.rank_text(ranked.ranked_entry(ranking, config)) for config in configs]
@@ -257,13 +298,20 @@ def _facts(
     if ranking.baseline is not None:
         yield (
             "Speed-up",
-            [ranked.ranked_versus_baseline(ranking, ranked.ranked_entry(ranking, config)) for config in configs],
+            [
+                ranked.ranked_versus_baseline(ranking, ranked.ranked_entry(ranking, config))
+                for config in configs
+            ],
         )
     if any(point.failures for point in points):
         yield "Failed", [ranked.ranked_point_outcomes(point) or "no" for point in points]
 
 
-DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")  # how engines spell it, and imported tables
+DEVICE_COUNTS = (
+    "gpus",
+    "tensor-parallel-size",
+    "tensor_parallel_size",
+)  # how engines spell it, and imported tables
 MAX_CAUSE = 120
 MAX_SETTINGS = 120
 MERGED = 2  # columns of which a value that repeats is written once
@@ -294,7 +342,11 @@ class _Row:
     @property
     def title(self) -> str:
         """That of its table: a model on an engine at one batch size and output length."""
-        size = UNKNOWN if self.workload.open_loop else self.known("concurrency", str(self.workload.concurrency))
+        size = (
+            UNKNOWN
+            if self.workload.open_loop
+            else self.known("concurrency", str(self.workload.concurrency))
+        )
         tokens = self.known("output_tokens", workload_length_text(self.workload.output_tokens))
         return f"{self.model} ({self.setup.engine}), batch size {size}, {tokens} tokens generated"
 
@@ -325,7 +377,11 @@ def rst_by_length(of: StudyReport) -> str:
 
 
 def _rst(phrase: Phrase) -> str:
-    return escape_rst("".join(shown(part) if isinstance(part, Quantity) else plain_text((part,)) for part in phrase))
+    return escape_rst(
+        "".join(
+            shown(part) if isinstance(part, Quantity) else plain_text((part,)) for part in phrase
+        )
+    )
 
 
 def _machine(host: HostFacts) -> Iterator[str]:
@@ -358,7 +414,10 @@ def _rows(summary: StudySummary) -> list[_Row]:
         )
         for point, reason in reasons.items()
     ]
-    order = {config: place for place, config in reversed(list(enumerate(row.point.config for row in rows)))}
+    order = {
+        config: place
+        for place, config in reversed(list(enumerate(row.point.config for row in rows)))
+    }
 
     def place(row: _Row) -> tuple[float, int]:
         tokens = row.workload.input_tokens
@@ -379,14 +438,18 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
     columns = [
         words_column("Model", lambda row: row.model),
         words_column(
-            "Input Length", lambda row: row.known("input_tokens", workload_length_text(row.workload.input_tokens))
+            "Input Length",
+            lambda row: row.known("input_tokens", workload_length_text(row.workload.input_tokens)),
         ),
         words_column("Quantization", lambda row: row.point.config.variant.rpartition("/")[2]),
         words_column("Devices", lambda row: _devices(row.setup, lock)),
         number_column("Speed", "tokens/s", _speed),
     ]
     if any(row.workload.open_loop or row.workload.concurrency > 1 for row in rows):
-        columns += [_mean("Requests/s", "request_throughput"), _mean("All tokens/s", "overall_throughput")]
+        columns += [
+            _mean("Requests/s", "request_throughput"),
+            _mean("All tokens/s", "overall_throughput"),
+        ]
     columns.append(_mean(f"{where} memory", memory, "GB", 1e9))
     quality: ColumnOf[_Row] | None = _quality_column(summary, lambda row: row.point.config)
     if quality is not None:
@@ -395,10 +458,17 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
         rows,
         *columns,
         words_column(
-            "n", lambda row: starts_and_trials(speed) if (speed := row.estimate("output_throughput")) else None
+            "n",
+            lambda row: (
+                starts_and_trials(speed) if (speed := row.estimate("output_throughput")) else None
+            ),
         ),
-        words_column("Settings", lambda row: plain_words(_settings(summary, row.setup), MAX_SETTINGS)),
-        words_column("Note", lambda row: plain_words(row.reason or _remarks(row.measured), MAX_CAUSE)),
+        words_column(
+            "Settings", lambda row: plain_words(_settings(summary, row.setup), MAX_SETTINGS)
+        ),
+        words_column(
+            "Note", lambda row: plain_words(row.reason or _remarks(row.measured), MAX_CAUSE)
+        ),
     )
 
 
@@ -424,7 +494,11 @@ def _devices(setup: EngineSetup, lock: Lock) -> str | None:
 
 
 def _settings(summary: StudySummary, setup: EngineSetup) -> str:
-    chosen = {name: value for name, value in {**setup.settings, **setup.env}.items() if name not in DEVICE_COUNTS}
+    chosen = {
+        name: value
+        for name, value in {**setup.settings, **setup.env}.items()
+        if name not in DEVICE_COUNTS
+    }
     texts = [f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()]
     is_named = setup.name != setup.engine and summary.imported_from is None
     return f"{f'{setup.name}: ' if is_named else ''}{' '.join(texts) or 'default'}"
@@ -436,5 +510,8 @@ def _remarks(measured: PointSummary | None) -> str:
         return ""
     flagged = {outlier.trial_id for outlier in measured.outliers}
     failed = ranked.ranked_point_outcomes(measured)
-    notes = [f"{plural(len(flagged), 'outlier')} flagged" if flagged else "", f"besides: {failed}" if failed else ""]
+    notes = [
+        f"{plural(len(flagged), 'outlier')} flagged" if flagged else "",
+        f"besides: {failed}" if failed else "",
+    ]
     return "; ".join(filter(None, notes))

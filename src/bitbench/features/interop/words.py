@@ -15,6 +15,11 @@ def imported_section_source(of: StudyRecords) -> ImportSource | None:
 
 
 def imported_section(origin: ImportSource, _: StudySummary) -> Section:
-    hashes = [say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files]
+    hashes = [
+        say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files
+    ]
     rule = "Figures are those of the tool, by its own definitions; what it does not say is –."
-    return Section(say("What was imported"), bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]))
+    return Section(
+        say("What was imported"),
+        bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]),
+    )

@@ -4,7 +4,11 @@ from bitbench.feature import Command, Feature
 
 FEATURE = Feature(
     name="kernels",
-    commands=(Command("kernels", ".command:kernels", "Time quantized kernels against torch and the roofline."),),
+    commands=(
+        Command(
+            "kernels", ".command:kernels", "Time quantized kernels against torch and the roofline."
+        ),
+    ),
     offers={
         "environments": {"triton": ".environment:TRITON"},
         "formats": {"markdown-kernels": ".bench:kernel_markdown"},

@@ -8,7 +8,12 @@ from pydantic import ValidationError
 from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
 from bitbench.features.kernels.computing import KernelRun, KernelSummary, summarize_kernels
-from bitbench.features.kernels.runner import BASELINES, KernelJob, KernelOptions, kernel_runner_shapes
+from bitbench.features.kernels.runner import (
+    BASELINES,
+    KernelJob,
+    KernelOptions,
+    kernel_runner_shapes,
+)
 from bitbench.features.kernels.words import kernel_document
 from bitbench.machine.gpus import survey_gpus
 from bitbench.machine.host import collect_host_facts
@@ -27,13 +32,18 @@ RECORDS_FILE = "records.json"
 
 
 def bench_kernels(
-    options: KernelOptions, home: Path, into: Path, on_point: Callable[[str, int, int], None] = lambda *_: None
+    options: KernelOptions,
+    home: Path,
+    into: Path,
+    on_point: Callable[[str, int, int], None] = lambda *_: None,
 ) -> KernelSummary:
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
     job = _job(options, home)
     runner.case_targets(options.against)  # refuses an unknown baseline before anything is measured
     python = environment_python(ENVIRONMENT, home)
-    run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
+    run = runner.run_kernels(
+        job, python, collect_host_facts().cpu_model or "unknown processor", on_point
+    )
     summary = summarize_kernels(run, options.against)
     SafeFolder(into).write(RECORDS_FILE, run.model_dump_json() + "\n")
     return summary
@@ -49,11 +59,15 @@ def kernel_markdown(of: StudyReport) -> str:
     """Write the table again from the records that `bench_kernels` left in a folder."""
     path = of.folder.path / RECORDS_FILE
     if not path.is_file():
-        raise StoreError(f"{path.parent} has no kernel records; `bitbench kernels --into {path.parent}` creates them")
+        raise StoreError(
+            f"{path.parent} has no kernel records; `bitbench kernels --into {path.parent}` creates them"
+        )
     try:
         run = KernelRun.model_validate_json(read_bytes(path))
     except ValidationError as error:
-        raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
+        raise StoreError(
+            f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}"
+        ) from error
     cases = {timing.case for timing in run.timings}
     usual = [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases]
     return markdown(kernel_document(summarize_kernels(run, run.against or usual)))
@@ -66,6 +80,8 @@ def _job(options: KernelOptions, home: Path) -> KernelJob:
             "one that has, or drop --device to measure the CPU."
         )
     named = None if options.cases is None else [*options.against, *options.cases]
-    shapes = kernel_runner_shapes(options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick)
+    shapes = kernel_runner_shapes(
+        options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick
+    )
     cases = runner.case_targets(named)
     return KernelJob(options, shapes, cases, runner.BRIEF if options.quick else runner.FULL)

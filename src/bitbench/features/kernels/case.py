@@ -51,7 +51,9 @@ class Prepared:
     """A case for one shape, with as many copies of its weights as were asked for."""
 
     run: Callable[["torch.Tensor", int], "torch.Tensor"]  # (x [batch, in], copy) -> y [batch, out]
-    reference: Callable[[slice], npt.NDArray[np.float64]]  # rows of copy 0 [rows, in]; they start at multiples of 64
+    reference: Callable[
+        [slice], npt.NDArray[np.float64]
+    ]  # rows of copy 0 [rows, in]; they start at multiples of 64
     weight_bytes: int  # of one copy: weights, scales, codebooks
 
 
@@ -60,13 +62,17 @@ class Case:
     """A product that can be timed. A case of its own says `weight_bytes` and `prepare`, and what differs from here."""
 
     name: str = ""
-    devices: tuple[str, ...] = ("cpu",)  # as torch spells them; on another one it is left out unless it is named
+    devices: tuple[str, ...] = (
+        "cpu",
+    )  # as torch spells them; on another one it is left out unless it is named
     dtype: str = "bfloat16"  # of activations and results when it is timed
     check_dtype: str = "bfloat16"  # the same when it is checked: float32 where the case takes it
     # Relative to the norm of the reference's result. A bfloat16 result is rounded to 8 bits: 0.2 %, with room for sums.
     allowed_error: float = 0.01
     batches: tuple[int, int] = (1, 4096)  # smallest and largest that it takes
-    labels: dict[str, int] = field(default_factory=dict)  # further columns, such as the size of a codebook
+    labels: dict[str, int] = field(
+        default_factory=dict
+    )  # further columns, such as the size of a codebook
     on_request: bool = False  # left out unless it is named
 
     def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002

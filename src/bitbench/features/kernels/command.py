@@ -21,23 +21,31 @@ from bitbench.util.files import SafeFolder
 def kernels(
     *,
     shapes: Annotated[
-        str, typer.Option("--shapes", help="kernel-table (its 30 shapes), model:NAME, or KxN,… (inputs x outputs).")
+        str,
+        typer.Option(
+            "--shapes",
+            help="kernel-table (its 30 shapes), model:NAME, or KxN,… (inputs x outputs).",
+        ),
     ] = "kernel-table",
-    batch: Annotated[str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")] = "1",
+    batch: Annotated[
+        str, typer.Option("--batch", help="Activation rows per product, such as 1,2,4.")
+    ] = "1",
     against: Annotated[
-        str | None, typer.Option("--against", help="Baseline cases [default: torch-linear,torch-mv].")
+        str | None,
+        typer.Option("--against", help="Baseline cases [default: torch-linear,torch-mv]."),
     ] = None,
     cases: Annotated[
-        str | None, typer.Option("--cases", help="Cases to time, such as vptq-4096-256,vptq-4096-256-a16.")
+        str | None,
+        typer.Option("--cases", help="Cases to time, such as vptq-4096-256,vptq-4096-256-a16."),
     ] = None,
     device: Annotated[
         KernelDevice, typer.Option("--device", help="Device; cuda is untested on a GPU.")
     ] = KernelDevice.CPU,
     quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one short pass.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of data and order.")] = 0,
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder for table and records.")] = Path(
-        "kernels"
-    ),
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIR", help="Folder for table and records.")
+    ] = Path("kernels"),
 ) -> None:
     """Time quantized kernels against torch and the roofline.
 

@@ -47,7 +47,9 @@ class KernelTiming(Record):
     error: float | None  # relative, against double precision; None where it could not run
     cause: str | None = None  # why there are no seconds
     seconds: tuple[float, ...] = ()
-    pass_rounds: tuple[int, ...] = ()  # how many of them each pass over all points gave; empty: one pass
+    pass_rounds: tuple[
+        int, ...
+    ] = ()  # how many of them each pass over all points gave; empty: one pass
 
     @property
     def size_bytes(self) -> int:
@@ -76,7 +78,9 @@ class KernelFigures(Record):
 
     timing: KernelTiming
     seconds: Median | None  # None where the case was not timed
-    speedups: dict[str, Median]  # how many times as fast as a baseline; one that was not timed is left out
+    speedups: dict[
+        str, Median
+    ]  # how many times as fast as a baseline; one that was not timed is left out
     bytes_per_s: float | None
     intensity: float  # flop per byte
     roof_share: float | None  # the time under this machine's roofline, divided by the measured one
@@ -96,8 +100,14 @@ def summarize_kernels(run: KernelRun, baselines: Sequence[str]) -> KernelSummary
     by_point = {(timing.case, _point(timing)): timing for timing in run.timings}
     rows = []
     for timing in run.timings:
-        others = {name: by_point.get((name, _point(timing))) for name in baselines if name != timing.case}
-        speedups = {name: kernel_speedup(timing, other) for name, other in others.items() if other is not None}
+        others = {
+            name: by_point.get((name, _point(timing))) for name in baselines if name != timing.case
+        }
+        speedups = {
+            name: kernel_speedup(timing, other)
+            for name, other in others.items()
+            if other is not None
+        }
         known = {name: value for name, value in speedups.items() if value is not None}
         rows.append(_figures(timing, run.machine, known))
     return KernelSummary(machine=run.machine, baselines=tuple(baselines), figures=tuple(rows))
@@ -138,9 +148,15 @@ def _point(timing: KernelTiming) -> tuple[int, int, int]:
     return timing.in_features, timing.out_features, timing.batch
 
 
-def _figures(timing: KernelTiming, machine: KernelMachine, speedups: dict[str, Median]) -> KernelFigures:
-    seconds = kernel_median_of_passes(timing.seconds, timing.pass_rounds) if timing.seconds else None
-    attainable_s = max(timing.size_bytes / machine.read_bytes_per_s, timing.flops / machine.flops_per_s)
+def _figures(
+    timing: KernelTiming, machine: KernelMachine, speedups: dict[str, Median]
+) -> KernelFigures:
+    seconds = (
+        kernel_median_of_passes(timing.seconds, timing.pass_rounds) if timing.seconds else None
+    )
+    attainable_s = max(
+        timing.size_bytes / machine.read_bytes_per_s, timing.flops / machine.flops_per_s
+    )
     return KernelFigures(
         timing=timing,
         seconds=seconds,

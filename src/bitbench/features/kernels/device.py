@@ -171,6 +171,9 @@ def _products(
     """Operations per second. Of a smaller square where the device's own would take too long: torch multiplies int8
     number by number on a processor without instructions for it, a hundred times slower than float32."""
     size, matrix = FIRST_SQUARE, matrix_of(FIRST_SQUARE)
-    while size < device.square and device.seconds(partial(product, matrix, matrix)) * 8 < LONGEST_PRODUCT_S:
+    while (
+        size < device.square
+        and device.seconds(partial(product, matrix, matrix)) * 8 < LONGEST_PRODUCT_S
+    ):
         size, matrix = 2 * size, matrix_of(2 * size)
     return [2 * size**3 / device.seconds(partial(product, matrix, matrix)) for _ in range(PRODUCTS)]

@@ -28,7 +28,9 @@ def case_targets(names: Sequence[str] | None = None) -> tuple[CaseTarget, ...]:
     known = offered("kernel_cases")
     for name in names or ():
         if name not in known:
-            raise KernelError(f"Unknown kernel case {name}; known cases: {', '.join(sorted(known))}.")
+            raise KernelError(
+                f"Unknown kernel case {name}; known cases: {', '.join(sorted(known))}."
+            )
     wanted = sorted(known) if names is None else dict.fromkeys(names)
     return tuple(_case_target(known[name]) for name in wanted)
 
@@ -46,21 +48,30 @@ def native_module() -> str | None:
 
 SEED_INPUTS = (1024, 2048, 4096, 8192, 16384)
 SEED_OUTPUTS = (1024, 4096, 8192, 14336, 28672, 53248)
-QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))  # of the kernel table's, for a look or for CI
+QUICK = (
+    KernelShape(1024, 1024),
+    KernelShape(4096, 4096),
+)  # of the kernel table's, for a look or for CI
 
 _PAIR = re.compile(r"(\d+)x(\d+)")
 
 
-def kernel_runner_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool) -> tuple[KernelShape, ...]:
+def kernel_runner_shapes(
+    text: str, model_folder: Callable[[str], Path], *, quick: bool
+) -> tuple[KernelShape, ...]:
     """Read `kernel-table`, `model:ID` or `KxN,KxN` (inputs x outputs). Raises KernelError for anything else."""
     if text == "kernel-table":
-        return QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
+        return (
+            QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
+        )
     kind, _, name = text.partition(":")
     if kind == "model" and name:
         return _linear_shapes(model_folder(name))
     pairs = [_PAIR.fullmatch(part.strip()) for part in text.split(",")]
     shapes = [KernelShape(int(pair[1]), int(pair[2])) for pair in pairs if pair]
-    if len(shapes) != len(pairs) or any(min(shape.in_features, shape.out_features) == 0 for shape in shapes):
+    if len(shapes) != len(pairs) or any(
+        min(shape.in_features, shape.out_features) == 0 for shape in shapes
+    ):
         raise KernelError(
             f"{text!r} is not a set of shapes; use kernel-table, model:ID, or INPUTSxOUTPUTS such as 4096x4096"
         )
@@ -127,7 +138,9 @@ class KernelJob:
     effort: Effort = FULL
 
 
-def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
+def run_kernels(
+    job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]
+) -> KernelRun:
     """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, number, of how many."""
     machine: KernelMachine | None = None
     timings: dict[tuple[str, int, int, int], KernelTiming] = {}
@@ -135,29 +148,47 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
         if event["event"] == "machine":
-            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "seed": job.options.seed})
+            machine = KernelMachine.model_validate(
+                event | {"cpu_model": cpu_model, "seed": job.options.seed}
+            )
         elif event["event"] == "case":
             waiting[event["name"]] = event
         elif event["event"] == "point":
             for name, case in waiting.items():
                 key = (name, *event["shape"], event["batch"])
-                timings[key] = _with_pass(timings.get(key), _timing(case), event["seconds"].get(name, ()))
+                timings[key] = _with_pass(
+                    timings.get(key), _timing(case), event["seconds"].get(name, ())
+                )
             waiting, count = {}, count + 1
-            on_point(f"{event['shape'][0]}x{event['shape'][1]}, batch {event['batch']}", count, total)
+            on_point(
+                f"{event['shape'][0]}x{event['shape'][1]}, batch {event['batch']}", count, total
+            )
     if machine is None:
-        raise KernelError("The kernel worker measured nothing; give at least one shape and one batch.")
-    return KernelRun(machine=machine, timings=_in_order(timings.values(), job), against=job.options.against)
+        raise KernelError(
+            "The kernel worker measured nothing; give at least one shape and one batch."
+        )
+    return KernelRun(
+        machine=machine, timings=_in_order(timings.values(), job), against=job.options.against
+    )
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
     """The readings of the bench without any case. Raises KernelError."""
     nothing = KernelJob(KernelOptions(), shapes=(), cases=())
-    machine = next((event for event in _events(nothing, python) if event["event"] == "machine"), None)
+    machine = next(
+        (event for event in _events(nothing, python) if event["event"] == "machine"), None
+    )
     if machine is None:
         raise KernelError("The kernel worker returned no roofline of this machine.")
     readings = {name: {"values": values} for name, values in machine["readings"].items() if values}
     return MachineRoof.model_validate(
-        {**machine, **readings, "cpu_model": cpu_model, "measured_at": measured_at, "format": ROOF_FORMAT}
+        {
+            **machine,
+            **readings,
+            "cpu_model": cpu_model,
+            "measured_at": measured_at,
+            "format": ROOF_FORMAT,
+        }
     )
 
 
@@ -174,14 +205,19 @@ def _timing(case: Json) -> KernelTiming:
     )
 
 
-def _with_pass(known: KernelTiming | None, found: KernelTiming, seconds: Sequence[float]) -> KernelTiming:
+def _with_pass(
+    known: KernelTiming | None, found: KernelTiming, seconds: Sequence[float]
+) -> KernelTiming:
     """Who gave a wrong result in one pass has no times at all: ratios pair each round with one of another case."""
     timing = known or found
     for either in (timing, found):
         if either.cause is not None:
             return either
     return timing.model_copy(
-        update={"seconds": (*timing.seconds, *seconds), "pass_rounds": (*timing.pass_rounds, len(seconds))}
+        update={
+            "seconds": (*timing.seconds, *seconds),
+            "pass_rounds": (*timing.pass_rounds, len(seconds)),
+        }
     )
 
 
@@ -190,7 +226,9 @@ def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTi
     shapes = [(shape.in_features, shape.out_features) for shape in job.shapes]
 
     def place(timing: KernelTiming) -> tuple[int, int]:
-        return shapes.index((timing.in_features, timing.out_features)), job.options.batches.index(timing.batch)
+        return shapes.index((timing.in_features, timing.out_features)), job.options.batches.index(
+            timing.batch
+        )
 
     return tuple(sorted(timings, key=place))
 

@@ -57,7 +57,10 @@ class TorchLinearFloat32(Case):
         return 4 * shape.in_features * shape.out_features
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        count, form = shape.in_features * shape.out_features, (shape.out_features, shape.in_features)
+        count, form = (
+            shape.in_features * shape.out_features,
+            (shape.out_features, shape.in_features),
+        )
         weights = [pool.float32_at(copy * count, count).view(form) for copy in range(copies)]
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
@@ -98,8 +101,13 @@ class TorchInt8(Case):
         return shape.in_features * shape.out_features + 2 * shape.out_features
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        count, form = shape.in_features * shape.out_features, (shape.out_features, shape.in_features)
-        weights = [pool.bytes_at(copy * count, count).view(torch.int8).view(form) for copy in range(copies)]
+        count, form = (
+            shape.in_features * shape.out_features,
+            (shape.out_features, shape.in_features),
+        )
+        weights = [
+            pool.bytes_at(copy * count, count).view(torch.int8).view(form) for copy in range(copies)
+        ]
         scales = torch.full((shape.out_features,), 2**-7, dtype=torch.bfloat16)
         return Prepared(
             run=lambda x, copy: torch.ops.aten._weight_int8pack_mm(x, weights[copy], scales),
@@ -130,13 +138,17 @@ class TorchInt4(Case):
         scale_and_zero[..., 0] = 2**-3
         weights = [pool.bytes_at(copy * count, count).view(form) for copy in range(copies)]
         weights[0] = weights[0].clone()
-        known: dict[int, torch.Tensor] = {}  # the blocks at either end, whose numbers the reference needs
+        known: dict[
+            int, torch.Tensor
+        ] = {}  # the blocks at either end, whose numbers the reference needs
         for start in sorted({0, n - BLOCK}):
             known[start] = torch.randint(0, 16, (BLOCK, k), dtype=torch.int32)
             packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(known[start], 1)
             weights[0][start : start + BLOCK] = packed.view(BLOCK, k // 2)
         return Prepared(
-            run=lambda x, copy: torch.ops.aten._weight_int4pack_mm_for_cpu(x, weights[copy], GROUP, scale_and_zero),
+            run=lambda x, copy: torch.ops.aten._weight_int4pack_mm_for_cpu(
+                x, weights[copy], GROUP, scale_and_zero
+            ),
             reference=lambda rows: np.asarray((known[rows.start].double().numpy() - 8) * 2**-3),
             weight_bytes=self.weight_bytes(shape),
         )

@@ -4,7 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary
-from bitbench.reports.document.model import Block, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.model import (
+    Block,
+    Document,
+    Name,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
 from bitbench.reports.document.numbers import median_quantity, number
 from bitbench.reports.document.words import (
     ColumnOf,
@@ -34,7 +43,9 @@ def kernel_document(summary: KernelSummary) -> Document:
     sections = []
     if timed:
         sections.append(Section(say("Results"), tuple(_overview(summary, timed)), in_terminal=True))
-        sections.append(Section(say("Every shape"), (_shape_table(timed, summary.baselines),), is_folded=True))
+        sections.append(
+            Section(say("Every shape"), (_shape_table(timed, summary.baselines),), is_folded=True)
+        )
     if causes := tuple(bullets(_not_timed(summary.figures))):
         sections.append(Section(say("Not timed"), causes, in_terminal=True, is_folded=True))
     answer = (*_fastest(summary, timed), *_conditions(summary.machine))
@@ -46,7 +57,9 @@ def _speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantit
     timed = [row for row in summary.figures if row.seconds and summary.baselines[0] in row.speedups]
     groups = grouped(timed, lambda row: (row.timing.case, row.timing.batch))
     found = {
-        key: median_quantity([row.speedups[summary.baselines[0]].value for row in rows], Unit.RATIO, RATIO_DECIMALS)
+        key: median_quantity(
+            [row.speedups[summary.baselines[0]].value for row in rows], Unit.RATIO, RATIO_DECIMALS
+        )
         for key, rows in groups.items()
     }
     return {key: speedup for key, speedup in found.items() if speedup is not None}
@@ -58,7 +71,9 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
         yield paragraph(strong("No kernel was timed."))
         return
     speedups = _speedup_quantities(summary) if summary.baselines else {}
-    others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines} or speedups
+    others = {
+        key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines
+    } or speedups
     best: dict[int, Phrase] = {}
     for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
         best[batch] = say(Name(case), f" at batch {batch} is ", speedup)
@@ -85,7 +100,9 @@ def _place(machine: KernelMachine) -> Phrase:
     torch = f"torch {machine.torch}"
     if machine.device is KernelDevice.CUDA:
         cuda = f" for CUDA {machine.cuda}" if machine.cuda else ""
-        return say(f"{machine.device_name or UNKNOWN} in a machine with {machine.cpu_model}, {torch}{cuda}")
+        return say(
+            f"{machine.device_name or UNKNOWN} in a machine with {machine.cpu_model}, {torch}{cuda}"
+        )
     native = say(", native kernel on ", Name(machine.isa)) if machine.isa else ()
     return say(f"{machine.cpu_model}, {machine.threads} threads, {torch}", native)
 
@@ -168,7 +185,9 @@ def _label(name: str, row: KernelFigures) -> str | None:
     return None if label is None else str(label)
 
 
-def _time_column(title: str, seconds: Callable[[KernelFigures], float | None]) -> ColumnOf[KernelFigures]:
+def _time_column(
+    title: str, seconds: Callable[[KernelFigures], float | None]
+) -> ColumnOf[KernelFigures]:
     def milliseconds(row: KernelFigures) -> float | None:
         time = seconds(row)
         return None if time is None else 1000 * time

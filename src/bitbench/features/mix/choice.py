@@ -24,7 +24,14 @@ from bitbench.analysis.divergence import divergence, window_means
 from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import short_quality_scores
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
-from bitbench.features.mix.types import GroupChoice, MixLimits, MixSide, Option, Predicted, TensorGroup
+from bitbench.features.mix.types import (
+    GroupChoice,
+    MixLimits,
+    MixSide,
+    Option,
+    Predicted,
+    TensorGroup,
+)
 from bitbench.quantize.checkpoint import GgufTensor
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Condition
@@ -54,12 +61,16 @@ RESERVE = 0.02  # share of a limit on a predicted figure that is left to errors 
 def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str]) -> tuple[TensorGroup, ...]:
     """Kinds of tensors × bands of layers. Raises RecipeError for a group that no type fits."""
     found: dict[tuple[str, int], list[GgufTensor]] = {}
-    layers = 1 + max((layer for tensor in tensors if (layer := _place(tensor)[1]) is not None), default=0)
+    layers = 1 + max(
+        (layer for tensor in tensors if (layer := _place(tensor)[1]) is not None), default=0
+    )
     bands = min(BANDS, layers)
     for tensor in tensors:
         kind, layer = _place(tensor)
         if kind is not None:
-            found.setdefault((kind, -1 if layer is None else layer * bands // layers), []).append(tensor)
+            found.setdefault((kind, -1 if layer is None else layer * bands // layers), []).append(
+                tensor
+            )
     if not found:
         raise RecipeError("the model has no tensors that can be quantized; is it stored in bf16?")
     is_tied = all(kind != _LAST for kind, _ in found)
@@ -76,9 +87,13 @@ def _place(tensor: GgufTensor) -> tuple[str | None, int | None]:
     return (outside[1] if outside else None), None
 
 
-def _group(kind: str, tensors: Sequence[GgufTensor], types: Sequence[str], is_tied: bool) -> TensorGroup:
+def _group(
+    kind: str, tensors: Sequence[GgufTensor], types: Sequence[str], is_tied: bool
+) -> TensorGroup:
     fitting = [
-        name for name in types if all(tensor.shape[0] % tensor_type(name).block_weights == 0 for tensor in tensors)
+        name
+        for name in types
+        if all(tensor.shape[0] % tensor_type(name).block_weights == 0 for tensor in tensors)
     ]
     if not fitting:
         raise RecipeError(
@@ -99,7 +114,8 @@ def _group(kind: str, tensors: Sequence[GgufTensor], types: Sequence[str], is_ti
 def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str = "") -> Recipe:
     """What has no type in it stays as it is in the unquantized model."""
     rules = [
-        TensorRule(match=f"^({'|'.join(map(re.escape, group.tensors))})$", type=type) for group, type in types.items()
+        TensorRule(match=f"^({'|'.join(map(re.escape, group.tensors))})$", type=type)
+        for group, type in types.items()
     ]
     return Recipe(
         name=name,
@@ -110,7 +126,9 @@ def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str =
     )
 
 
-def tensors_unlike_mix_choice(tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]) -> list[str]:
+def tensors_unlike_mix_choice(
+    tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]
+) -> list[str]:
     """Tensors of a file that have another type than was asked for: `blk.0.attn_q.weight is q8_0, not q4_0`."""
     wanted = {name: type for group, type in types.items() for name in group.tensors}
     stored = {tensor.name: tensor.type for tensor in tensors}
@@ -147,13 +165,22 @@ def swaps_for_mix_choice(groups: Sequence[TensorGroup]) -> list[Swap]:
 
 def _uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str]) -> dict[TensorGroup, str]:
     """The first of these types that fits each group, or else the group's largest."""
-    return {group: next((type for type in types if type in group.types), group.types[-1]) for group in groups}
+    return {
+        group: next((type for type in types if type in group.types), group.types[-1])
+        for group in groups
+    }
 
 
-def plan_uniform(groups: Sequence[TensorGroup], types: Sequence[str]) -> dict[str, dict[TensorGroup, str]]:
+def plan_uniform(
+    groups: Sequence[TensorGroup], types: Sequence[str]
+) -> dict[str, dict[TensorGroup, str]]:
     """Each type wherever it fits, the next larger one elsewhere; types that fit no group are not in it."""
     fitting = {type for group in groups for type in group.types}
-    return {type: _uniform_mix(groups, types[place:]) for place, type in enumerate(types) if type in fitting}
+    return {
+        type: _uniform_mix(groups, types[place:])
+        for place, type in enumerate(types)
+        if type in fitting
+    }
 
 
 def mix_options(
@@ -181,7 +208,9 @@ def mix_options(
     return {group: tuple(option(group, type) for type in group.types) for group in groups}
 
 
-def mix_choice_weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> dict[str, float]:
+def mix_choice_weight_times(
+    models: Sequence[tuple[Mapping[TensorGroup, str], float]],
+) -> dict[str, float]:
     """Seconds per weight of each type, from models and what a step of each takes; none is below zero."""
     from scipy.optimize import nnls  # half a second to import
 
@@ -222,7 +251,10 @@ def choose_mix(
     sizes = [len(own) for own in options.values()]
     one_of_each = np.repeat(np.eye(len(sizes)), sizes, axis=1)
     constraints = [LinearConstraint(one_of_each, 1, 1)]
-    for name, limit in ceilings.items():  # divided by it, so that the solver's tolerance means the same for all
+    for (
+        name,
+        limit,
+    ) in ceilings.items():  # divided by it, so that the solver's tolerance means the same for all
         constraints.append(LinearConstraint(costs[name][np.newaxis] / limit, -np.inf, 1))
     aim = costs[TIME if DIVERGENCE in ceilings else DIVERGENCE]
     found = milp(
@@ -234,7 +266,9 @@ def choose_mix(
     )
     if found.x is None:
         starts = np.cumsum([0, *sizes[:-1]])
-        least = ", ".join(f"{np.minimum.reduceat(costs[name], starts).sum():.3g} {name}" for name in ceilings)
+        least = ", ".join(
+            f"{np.minimum.reduceat(costs[name], starts).sum():.3g} {name}" for name in ceilings
+        )
         raise UsageError(
             f"no mix of these types is within the limits: the least of each alone is {least}; add other types, or lift "
             "a limit"
@@ -252,7 +286,9 @@ def predict_mix(choices: Sequence[GroupChoice]) -> Predicted:
     return Predicted(
         divergence=sum(option.divergence for option in chosen),
         step_s=sum(option.step_s for option in chosen),
-        bits=8 * sum(option.size_bytes for option in chosen) / sum(choice.group.weights for choice in choices),
+        bits=8
+        * sum(option.size_bytes for option in chosen)
+        / sum(choice.group.weights for choice in choices),
     )
 
 
@@ -264,34 +300,63 @@ def chosen_mix_divergence_difference(
     records: StudyRecords, mix: Config, reference: Config, baseline: Config
 ) -> Estimate | None:
     """Divergence of `mix` from the baseline less that of `reference`, window by window; None where one has none."""
-    last = {record.config: record for record in records.quality if record.condition is Condition.ALONE}
-    if any(config not in last or last[config].scores_file is None for config in (mix, reference, baseline)):
+    last = {
+        record.config: record for record in records.quality if record.condition is Condition.ALONE
+    }
+    if any(
+        config not in last or last[config].scores_file is None
+        for config in (mix, reference, baseline)
+    ):
         return None
-    dense, mixed, other = (short_quality_scores(records, last[config]) for config in (baseline, mix, reference))
+    dense, mixed, other = (
+        short_quality_scores(records, last[config]) for config in (baseline, mix, reference)
+    )
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     return mean_t_interval(worse.tolist(), records.study.measure.confidence)
 
 
-def judge_mix(limits: MixLimits, mix: MixSide, speed: Estimate | None, difference: Estimate | None) -> list[Finding]:
+def judge_mix(
+    limits: MixLimits, mix: MixSide, speed: Estimate | None, difference: Estimate | None
+) -> list[Finding]:
     """Hold the confirmed mix against each limit. Its bits are as stored: there is no doubt about them."""
     findings = []
     if limits.speed is not None:
         verdict = check_against_limit(speed, 1.0, at_least=True)
-        findings.append(Finding(name=f"speed of {limits.speed}", unit="×", limit=1.0, estimate=speed, verdict=verdict))
+        findings.append(
+            Finding(
+                name=f"speed of {limits.speed}",
+                unit="×",
+                limit=1.0,
+                estimate=speed,
+                verdict=verdict,
+            )
+        )
     if limits.bits is not None:
         verdict = Verdict.MET if mix.bits <= limits.bits else Verdict.MISSED
         estimate = Estimate(value=mix.bits)
-        findings.append(Finding(name="bits per weight", unit="", limit=limits.bits, estimate=estimate, verdict=verdict))
+        findings.append(
+            Finding(
+                name="bits per weight",
+                unit="",
+                limit=limits.bits,
+                estimate=estimate,
+                verdict=verdict,
+            )
+        )
     if limits.divergence is not None:
         name, limit, known = "divergence", limits.divergence, mix.divergence
         if isinstance(limit, str):
             name, limit, known = f"divergence beyond that of {limit}", 0.0, difference
         verdict = check_against_limit(known, limit)
-        findings.append(Finding(name=name, unit="nats", limit=limit, estimate=known, verdict=verdict))
+        findings.append(
+            Finding(name=name, unit="nats", limit=limit, estimate=known, verdict=verdict)
+        )
     return findings
 
 
-def mix_ceilings(limits: MixLimits, reference_step_s: float, reference_divergence: float) -> dict[str, float]:
+def mix_ceilings(
+    limits: MixLimits, reference_step_s: float, reference_divergence: float
+) -> dict[str, float]:
     """What a mix may have at most, in predicted figures. What is predicted keeps a reserve."""
     ceilings = {}
     if isinstance(limits.divergence, str):

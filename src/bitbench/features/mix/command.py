@@ -18,20 +18,28 @@ from bitbench.study.study_file import checked
 
 
 def mix(
-    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
+    model: Annotated[
+        str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")
+    ],
     *,
     limit: Annotated[
         list[str],
-        typer.Option(metavar="NAME=VALUE", help="speed=RECIPE, bits=4.8, divergence=0.02 or =RECIPE; may be repeated."),
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="speed=RECIPE, bits=4.8, divergence=0.02 or =RECIPE; may be repeated.",
+        ),
     ],
     types: Annotated[
         str, typer.Option(metavar="A,B,…", help="Types of GGUF tensors to choose from.")
     ] = "q4_0,q4_K,q5_K,q6_K,q8_0",
     windows: Annotated[int, typer.Option(min=4, max=5000, help="Windows of text per swap.")] = 8,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: mix-MODEL].")
+        Path | None,
+        typer.Option("--into", metavar="DIR", help="Results folder [default: mix-MODEL]."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="markdown: a page to keep.")
+    ] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Choose a GGUF type for each group of tensors, and confirm it.
@@ -57,4 +65,6 @@ def mix(
         found = find_mix(asked, into, display, Workplace())
     if as_json:
         end_with_json("mix", found, found.exit_code)
-    end_with_outcome_document(mixture_document(found), console, found.exit_code, form, says_exit_code=True)
+    end_with_outcome_document(
+        mixture_document(found), console, found.exit_code, form, says_exit_code=True
+    )

@@ -27,7 +27,14 @@ from bitbench.features.mix.choice import (
     swaps_for_mix_choice,
     tensors_unlike_mix_choice,
 )
-from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mix, MixSide, Mixture, TensorGroup
+from bitbench.features.mix.types import (
+    ConfirmedMix,
+    GroupChoice,
+    Mix,
+    MixSide,
+    Mixture,
+    TensorGroup,
+)
 from bitbench.features.mix.words import mixture_document
 from bitbench.machine.workplace import Workplace
 from bitbench.models import library
@@ -84,14 +91,22 @@ class _MixRun:
         models = plan_uniform(self._groups, self.asked.types)
         divergences = self._measure_swaps(swaps)
         steps_s = self._measure_times(models)
-        weight_s = mix_choice_weight_times([(types, steps_s[f"all-{type}"]) for type, types in models.items()])
-        options = mix_options(self._groups, {swap: divergences[swap.name] for swap in swaps}, weight_s)
+        weight_s = mix_choice_weight_times(
+            [(types, steps_s[f"all-{type}"]) for type, types in models.items()]
+        )
+        options = mix_options(
+            self._groups, {swap: divergences[swap.name] for swap in swaps}, weight_s
+        )
         reference = self.asked.limits.reference
-        choices = choose_mix(options, mix_ceilings(self.asked.limits, steps_s[reference], divergences[reference]))
+        choices = choose_mix(
+            options, mix_ceilings(self.asked.limits, steps_s[reference], divergences[reference])
+        )
         recipe = self._chosen_recipe(choices)
         file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_file_text(recipe))
         if wrong := tensors_unlike_mix_choice(self._tensors_of(recipe), chosen_mix_types(choices)):
-            raise QuantizeError(f"llama-quantize made another file than asked for: {wrong[0]}; choose other --types")
+            raise QuantizeError(
+                f"llama-quantize made another file than asked for: {wrong[0]}; choose other --types"
+            )
         predicted = predict_mix(choices)
         found = Mixture(
             model=self._model.name,
@@ -100,7 +115,8 @@ class _MixRun:
             groups=choices,
             predicted=predicted,
             predicted_speed=steps_s[reference] / predicted.step_s,
-            tokens=self.asked.windows * (WINDOW_TOKENS - 1),  # the first of each has nothing before it
+            tokens=self.asked.windows
+            * (WINDOW_TOKENS - 1),  # the first of each has nothing before it
             recipe=str(file),
             confirmed=self._confirm(recipe),
         )
@@ -125,7 +141,11 @@ class _MixRun:
             self.at.home,
             lambda progress: self.observer.note(f"creating {wanted.name}: {progress.place}"),
         )
-        return tuple(tensor for file in sorted(made.path.glob("*.gguf")) for tensor in read_gguf_tensors(file))
+        return tuple(
+            tensor
+            for file in sorted(made.path.glob("*.gguf"))
+            for tensor in read_gguf_tensors(file)
+        )
 
     def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, float]:
         recipes = [_swap_recipe(swap) for swap in swaps]
@@ -155,7 +175,11 @@ class _MixRun:
         )
         folder = self._run(study, StudyFolder(self.place / "times"))
         points = summarize(folder.read()).points
-        known = {_recipe_of(row.point.config): row.metrics[STEP].value for row in points if STEP in row.metrics}
+        known = {
+            _recipe_of(row.point.config): row.metrics[STEP].value
+            for row in points
+            if STEP in row.metrics
+        }
         _require({self.asked.limits.reference, *(recipe.name for recipe in recipes)}, known, folder)
         return known
 
@@ -175,8 +199,12 @@ class _MixRun:
         summary = summarize(records)
         mix_side = self._side(summary, recipe)
         entries = summary.rankings[0].entries if summary.rankings else ()
-        speed = next((row.ratio_to_baseline for row in entries if row.config == self._config(recipe)), None)
-        configs = [self._config(compared) for compared in (recipe, reference, catalog.find_recipe(DENSE))]
+        speed = next(
+            (row.ratio_to_baseline for row in entries if row.config == self._config(recipe)), None
+        )
+        configs = [
+            self._config(compared) for compared in (recipe, reference, catalog.find_recipe(DENSE))
+        ]
         difference = chosen_mix_divergence_difference(records, *configs)
         return ConfirmedMix(
             folder=str(folder.path),
@@ -198,7 +226,9 @@ class _MixRun:
             recipe=recipe.name,
             step=point.metrics.get(STEP) if point else None,
             divergence=quality.estimates.get(KL) if quality else None,
-            bits=8 * sum(tensor.size_bytes for tensor in tensors) / sum(tensor.weights for tensor in tensors),
+            bits=8
+            * sum(tensor.size_bytes for tensor in tensors)
+            / sum(tensor.weights for tensor in tensors),
         )
 
     def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
@@ -206,7 +236,9 @@ class _MixRun:
         types = chosen_mix_types(choices)
         content = json.dumps([[*group.tensors, type] for group, type in types.items()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-        return mixed_recipe(f"mix-{digest}", types, f"{self._model.name}, by measured time and divergence")
+        return mixed_recipe(
+            f"mix-{digest}", types, f"{self._model.name}, by measured time and divergence"
+        )
 
     def _study(self, name: str, recipes: Sequence[str], **fields: object) -> Study:
         content = {
@@ -228,7 +260,9 @@ class _MixRun:
 
     def _run(self, study: Study, folder: StudyFolder) -> StudyFolder:
         self.observer.note(f"{study.name}: {len(study.recipes)} variants")
-        done = runner.measure_study(StudySource.of(study, self.place), folder, self.observer, self.at)
+        done = runner.measure_study(
+            StudySource.of(study, self.place), folder, self.observer, self.at
+        )
         StudyReport(done, self.at.home).write()
         return done
 
@@ -243,9 +277,15 @@ class _MixRun:
 
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
         """All swaps lie on the disk at once, each as large as the unquantized model."""
-        home, orders = self.at.home, [order_variant(self._model, recipe, self.at.home) for recipe in recipes]
+        home, orders = (
+            self.at.home,
+            [order_variant(self._model, recipe, self.at.home) for recipe in recipes],
+        )
         missing = sum(variants.find_variant_on_disk(order, home) is None for order in orders)
-        needed, free = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES, shutil.disk_usage(home).free
+        needed, free = (
+            missing * self._model.weight_bytes + ROOM_BESIDE_BYTES,
+            shutil.disk_usage(home).free,
+        )
         if free < needed:
             raise QuantizeError(
                 f"{home} has {show_bytes(free)} free; {missing} variants with one swap each need {show_bytes(needed)} "
@@ -255,14 +295,18 @@ class _MixRun:
     def _remove(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
             recipe = _swap_recipe(swap)
-            there = variants.find_variant_on_disk(order_variant(self._model, recipe, self.at.home), self.at.home)
+            there = variants.find_variant_on_disk(
+                order_variant(self._model, recipe, self.at.home), self.at.home
+            )
             if there is not None:
                 variants.remove_variant(there)
 
 
 def _rounds(starts: int) -> Measure:
     """A fixed number, so that no look bends the figures."""
-    return Measure(starts=Count(min=starts, max=starts), trials=Count(min=ROUNDS, max=ROUNDS), metric="tpot")
+    return Measure(
+        starts=Count(min=starts, max=starts), trials=Count(min=ROUNDS, max=ROUNDS), metric="tpot"
+    )
 
 
 def _swap_recipe(swap: Swap) -> Recipe:
@@ -278,7 +322,9 @@ def _divergences(records: StudyRecords) -> dict[str, float]:
 def _require(recipes: Set[str], known: Mapping[str, float], folder: StudyFolder) -> None:
     """Raise for the first that was not measured."""
     if missing := sorted(recipes - known.keys()):
-        raise QualityError(f"{missing[0]} could not be measured; {folder.path}/report/index.html says why")
+        raise QualityError(
+            f"{missing[0]} could not be measured; {folder.path}/report/index.html says why"
+        )
 
 
 def _recipe_of(config: Config) -> str:

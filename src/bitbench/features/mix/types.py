@@ -20,8 +20,12 @@ class MixLimits(Spec):
     least."""
 
     speed: Name | None = Field(default=None, description="no slower than this recipe")
-    bits: float | None = Field(default=None, gt=0, lt=DENSE_BITS, description="per weight, scales included")
-    divergence: float | Name | None = Field(default=None, description="nats, or no more than this recipe has")
+    bits: float | None = Field(
+        default=None, gt=0, lt=DENSE_BITS, description="per weight, scales included"
+    )
+    divergence: float | Name | None = Field(
+        default=None, description="nats, or no more than this recipe has"
+    )
 
     @field_validator("divergence", mode="before")
     @classmethod
@@ -34,11 +38,15 @@ class MixLimits(Spec):
     @model_validator(mode="after")
     def _limits_something(self) -> "MixLimits":
         if self.speed is None and self.bits is None and self.divergence is None:
-            raise ValueError("give a limit: speed=RECIPE, bits=4.8, or divergence=0.02 (or =RECIPE)")
+            raise ValueError(
+                "give a limit: speed=RECIPE, bits=4.8, or divergence=0.02 (or =RECIPE)"
+            )
         if isinstance(self.divergence, float) and self.divergence <= 0:
             raise ValueError("divergence: a limit lies above 0")
         if len(self._recipes) > 1:
-            raise ValueError(f"{' and '.join(sorted(self._recipes))}: limits name one recipe, in every limit the same")
+            raise ValueError(
+                f"{' and '.join(sorted(self._recipes))}: limits name one recipe, in every limit the same"
+            )
         return self
 
     @property
@@ -57,7 +65,9 @@ def parse_mix_limits(texts: Iterable[str]) -> MixLimits:
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("="))
         if not value:
-            raise ValueError(f"{text!r} is no limit; write speed=RECIPE, bits=4.8 or divergence=0.02")
+            raise ValueError(
+                f"{text!r} is no limit; write speed=RECIPE, bits=4.8 or divergence=0.02"
+            )
         if name in found:
             raise ValueError(f"{name} is limited twice")
         found[name] = value
@@ -68,15 +78,21 @@ class Mix(Spec):
     """A search for the types of a model's tensors."""
 
     model: str
-    types: tuple[str, ...] = Field(default=("q4_0", "q4_K", "q5_K", "q6_K", "q8_0"), description="to choose from")
+    types: tuple[str, ...] = Field(
+        default=("q4_0", "q4_K", "q5_K", "q6_K", "q8_0"), description="to choose from"
+    )
     limits: MixLimits
-    windows: int = Field(default=8, ge=4, le=5_000, description="of text on which single swaps are measured")
+    windows: int = Field(
+        default=8, ge=4, le=5_000, description="of text on which single swaps are measured"
+    )
 
     @field_validator("types")
     @classmethod
     def _are_quantized(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         """From the smallest to the largest, as ggml spells them."""
-        types = sorted({tensor_type(name) for name in value}, key=lambda type: (type.bits, type.name))
+        types = sorted(
+            {tensor_type(name) for name in value}, key=lambda type: (type.bits, type.name)
+        )
         if len(types) < 2:
             raise ValueError("there is nothing to mix: give two types or more")
         if dense := [type.name for type in types if type.bits >= DENSE_BITS]:
@@ -92,7 +108,9 @@ class TensorGroup(Record):
     last: int | None = None
     tensors: tuple[str, ...]
     weights: int
-    types: tuple[str, ...]  # of those to choose from, the ones whose blocks its columns fill; the smallest first
+    types: tuple[
+        str, ...
+    ]  # of those to choose from, the ones whose blocks its columns fill; the smallest first
     is_multiplied: bool = True  # in each step; False of a table in which tokens are only looked up
 
     @property
@@ -150,7 +168,9 @@ class ConfirmedMix(Record):
     mix: MixSide
     reference: MixSide
     speed: Estimate | None  # the mix's / the reference's, above 1 where the mix is faster
-    difference: Estimate | None  # divergence of the mix less that of the reference, on the same windows
+    difference: (
+        Estimate | None
+    )  # divergence of the mix less that of the reference, on the same windows
     findings: tuple[Finding, ...]  # the limits
 
     @property

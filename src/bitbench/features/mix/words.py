@@ -47,9 +47,13 @@ def mixture_document(found: Mixture) -> Document:
 
 
 def _asked(found: Mixture) -> Phrase:
-    limits = [f"{name}={value}" for name, value in found.limits.model_dump(exclude_none=True).items()]
+    limits = [
+        f"{name}={value}" for name, value in found.limits.model_dump(exclude_none=True).items()
+    ]
     goal = "the least divergence" if found.limits.divergence is None else "the fastest decoding"
-    return say(goal, " of ", Name(found.model), f" in {', '.join(found.types)}, with {', '.join(limits)}")
+    return say(
+        goal, " of ", Name(found.model), f" in {', '.join(found.types)}, with {', '.join(limits)}"
+    )
 
 
 def _verdict(confirmed: ConfirmedMix) -> Phrase:
@@ -62,7 +66,9 @@ def _verdict(confirmed: ConfirmedMix) -> Phrase:
         Verdict.INCONCLUSIVE: strong("Inconclusive: ", name, " may meet its limits."),
         Verdict.MISSED: strong(name, " misses its limits."),
     }
-    return say(heads[confirmed.verdict], " In a fresh study, ", _beside(confirmed), _limits(confirmed))
+    return say(
+        heads[confirmed.verdict], " In a fresh study, ", _beside(confirmed), _limits(confirmed)
+    )
 
 
 def _beside(confirmed: ConfirmedMix) -> Phrase:
@@ -110,7 +116,12 @@ def _prediction(found: Mixture) -> Section:
             estimated(mix.step, STEP),
             estimated(other.step, STEP),
         ),
-        _Line("speed", Quantity(found.predicted_speed, Unit.RATIO), times(confirmed.speed), Quantity(1.0, Unit.RATIO)),
+        _Line(
+            "speed",
+            Quantity(found.predicted_speed, Unit.RATIO),
+            times(confirmed.speed),
+            Quantity(1.0, Unit.RATIO),
+        ),
         _Line(
             "bits per weight",
             Quantity(predicted.bits, digits=ROUGH),
@@ -134,10 +145,20 @@ def _sensitivity(found: Mixture) -> Section:
     groups = table(
         found.groups,
         words_column("Tensors", lambda choice: choice.group.label),
-        number_column("Weights", Unit.SHARE, lambda choice: Quantity(choice.group.weights / total, Unit.SHARE)),
+        number_column(
+            "Weights", Unit.SHARE, lambda choice: Quantity(choice.group.weights / total, Unit.SHARE)
+        ),
         words_column("Type", lambda choice: choice.chosen),
-        number_column("Divergence", "nats", lambda choice: Quantity(choice.choice.divergence, "nats", digits=ROUGH)),
-        number_column("Step", Unit.SECONDS, lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH)),
+        number_column(
+            "Divergence",
+            "nats",
+            lambda choice: Quantity(choice.choice.divergence, "nats", digits=ROUGH),
+        ),
+        number_column(
+            "Step",
+            Unit.SECONDS,
+            lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH),
+        ),
         words_column("In other types", _others, shown_from=120),
         mark=lambda choice: Mark.ALARM if choice is most else None,
     )

@@ -61,9 +61,16 @@ def publish_study(folder: Path, output: Path | None = None) -> Published:
         manifest = _write_folder(clean_records(records), Path(place))
         files, last = SafeFolder.around(path)
         with files.replacing(last) as file:
-            _pack(Path(place), [MANIFEST, *manifest.files], re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII), file)
+            _pack(
+                Path(place),
+                [MANIFEST, *manifest.files],
+                re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII),
+                file,
+            )
     content = read_bytes(path)
-    return Published(file=str(path), size=len(content), sha256=sha256(content).hexdigest(), manifest=manifest)
+    return Published(
+        file=str(path), size=len(content), sha256=sha256(content).hexdigest(), manifest=manifest
+    )
 
 
 def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
@@ -75,8 +82,15 @@ def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
     files = SafeFolder(into)
     files.write(FIGURES, summarize(folder.read()).model_dump_json(indent=1) + "\n")
     paths = {path.relative_to(into).as_posix(): path for path in sorted(into.rglob("*"))}
-    hashes = {name: sha256(read_bytes(path)).hexdigest() for name, path in paths.items() if _NAME.fullmatch(name)}
-    if sum(paths[name].stat().st_size for name in hashes) > LARGEST_BYTES or len(hashes) >= MOST_FILES:
+    hashes = {
+        name: sha256(read_bytes(path)).hexdigest()
+        for name, path in paths.items()
+        if _NAME.fullmatch(name)
+    }
+    if (
+        sum(paths[name].stat().st_size for name in hashes) > LARGEST_BYTES
+        or len(hashes) >= MOST_FILES
+    ):
         raise StoreError("its records are more than `bitbench verify` takes (1 GiB, 100,000 files)")
     manifest = StudyManifest(bitbench=__version__, study=records.study.name, files=hashes)
     files.write(MANIFEST, manifest.model_dump_json(indent=1) + "\n")
@@ -116,15 +130,29 @@ def unpack_study(file: Path, into: Path) -> StudyManifest:
                 name = _checked_name(entry, hashes)
                 hashes[name] = _write(archive, entry, SafeFolder(into), name)
         manifest = StudyManifest.model_validate_json(read_bytes(into / MANIFEST))
-    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RecursionError, StoreError) as error:
+    except (
+        tarfile.TarError,
+        zlib.error,
+        OSError,
+        EOFError,
+        ValueError,
+        RecursionError,
+        StoreError,
+    ) as error:
         cause = str(error).strip().partition("\n")[0]
-        raise StoreError(f"{file} is not a published study, or is damaged: {cause}; ask for the file again") from None
+        raise StoreError(
+            f"{file} is not a published study, or is damaged: {cause}; ask for the file again"
+        ) from None
     if manifest.format > MANIFEST_FORMAT:
-        raise StoreError(f"{file} was published by a newer bitbench ({manifest.bitbench[:20]!r}); update bitbench")
+        raise StoreError(
+            f"{file} was published by a newer bitbench ({manifest.bitbench[:20]!r}); update bitbench"
+        )
     del hashes[MANIFEST]
     if manifest.files != hashes:
         wrong = sorted(dict(manifest.files.items() ^ hashes.items()))
-        raise StoreError(f"{file} was changed: {wrong[0][:60]!r} is not what its manifest says; ask for the file again")
+        raise StoreError(
+            f"{file} was changed: {wrong[0][:60]!r} is not what its manifest says; ask for the file again"
+        )
     return manifest
 
 

@@ -68,20 +68,29 @@ def verify_study(file: Path) -> Verification:
     unchecked = [*_missing(records)]
     if without_rows:
         unchecked.append(f"the figures of {plural(without_rows, 'trial')}: it has no request rows")
-    different = [name for name in stated.keys() & computed.keys() if not _is_equal(stated[name], computed[name])]
+    different = [
+        name
+        for name in stated.keys() & computed.keys()
+        if not _is_equal(stated[name], computed[name])
+    ]
     if manifest.bitbench == __version__:
         different += stated.keys() ^ computed.keys()
     elif unknown := stated.keys() ^ computed.keys():
-        unchecked.append(f"{plural(len(unknown), 'figure')} that only one of the two versions of bitbench computes")
+        unchecked.append(
+            f"{plural(len(unknown), 'figure')} that only one of the two versions of bitbench computes"
+        )
     return Verification(
         file=str(file),
         study=records.study.name,
         bitbench=manifest.bitbench,
         trials=len(records.trials),
-        set_aside=sum(trial.kind == "warmup" or trial.outcome is not Outcome.OK for trial in records.trials),
+        set_aside=sum(
+            trial.kind == "warmup" or trial.outcome is not Outcome.OK for trial in records.trials
+        ),
         figures=sum(_is_number(value) for value in computed.values()),
         different=tuple(
-            f"{name}: {_shown(stated, name)}, not {_shown(computed, name)}" for name in sorted(different)[:SHOWN]
+            f"{name}: {_shown(stated, name)}, not {_shown(computed, name)}"
+            for name in sorted(different)[:SHOWN]
         ),
         different_count=len(different),
         unchecked=tuple(unchecked),
@@ -119,7 +128,11 @@ def _add_figures_of_trials(of: StudyRecords, stated: Figures, computed: Figures)
             without_rows += 1
             continue
         counts = {"requests": trial.requests, "failed": trial.failed_requests}
-        own = dict(_figures({"metrics": known, "objectives": _as_json(trial.objectives), **counts}, trial.id))
+        own = dict(
+            _figures(
+                {"metrics": known, "objectives": _as_json(trial.objectives), **counts}, trial.id
+            )
+        )
         stated |= own
         computed |= {place: found.get(place) for place in own}
     return without_rows
@@ -147,7 +160,9 @@ def _missing(of: StudyRecords) -> Iterator[str]:
         if missing := _missing_numbers(record.id for record in records):
             yield f"{plural(missing, noun)}, by the numbers of the others"
     if of.instances:
-        starts = {trial.instance_id for trial in of.trials} - {instance.id for instance in of.instances}
+        starts = {trial.instance_id for trial in of.trials} - {
+            instance.id for instance in of.instances
+        }
         if starts:
             yield f"{plural(len(starts), 'start')} that trials name"
 
@@ -185,7 +200,11 @@ def verification_document(found: Verification) -> Document:
             paragraph(strong(_verdict(found)), f" {said}"),
             paragraph(held, "; published by bitbench ", Name(found.bitbench)),
         ),
-        tuple(Section(say(title), bullets(sentences)) for title, sentences in sections.items() if sentences),
+        tuple(
+            Section(say(title), bullets(sentences))
+            for title, sentences in sections.items()
+            if sentences
+        ),
     )
 
 

@@ -43,7 +43,9 @@ def clean_records(of: StudyRecords) -> StudyRecords:
             return type(record).model_validate(content, context=RECORDED)
         except ValidationError as error:
             reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-            raise StoreError(f"without the paths of this machine names in the study would be equal: {reason}") from None
+            raise StoreError(
+                f"without the paths of this machine names in the study would be equal: {reason}"
+            ) from None
 
     return replace(
         of,
@@ -116,7 +118,11 @@ def _machine_names(of: StudyRecords) -> dict[str, str]:
 def _environment_names(of: StudyRecords) -> dict[str, str]:
     """Return the name of each environment that somebody made, as a path that a study may have."""
     pythons = [setup.python for setup in of.study.engines if setup.python is not None]
-    places = {*pythons, *(str(Path(python).expanduser()) for python in pythons), *of.lock.environments}
+    places = {
+        *pythons,
+        *(str(Path(python).expanduser()) for python in pythons),
+        *of.lock.environments,
+    }
     own = (place for place in places if Path(place).expanduser().is_absolute())
     return {place: f"/{venv_folder(Path(place)).name}" for place in own}
 
@@ -126,7 +132,9 @@ def _cleaned(value: Json, clean: Clean) -> Any:
         case str():
             return clean(value)
         case dict():
-            return {clean(name): _cleaned_field(name, inside, clean) for name, inside in value.items()}
+            return {
+                clean(name): _cleaned_field(name, inside, clean) for name, inside in value.items()
+            }
         case list() if all(isinstance(text, str) for text in value):
             return [clean(text) for text in without_secret_options(value)]
         case list():
@@ -138,7 +146,9 @@ def _cleaned_field(name: str, value: Json, clean: Clean) -> Any:
     if isinstance(value, str):
         if is_secret(name):
             return HIDDEN
-        if name.lower().endswith("url") and value and "://" not in value:  # `box.lan:8000` will do for an endpoint
+        if (
+            name.lower().endswith("url") and value and "://" not in value
+        ):  # `box.lan:8000` will do for an endpoint
             return _without_host(f"//{value}").lstrip(":/")
     return _cleaned(value, clean)
 

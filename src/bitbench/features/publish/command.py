@@ -18,7 +18,8 @@ def publish(
     folder: Annotated[Path, typer.Argument(help="The study folder.", metavar="FOLDER")],
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file [default: ./FOLDER.tar.gz].")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The file [default: ./FOLDER.tar.gz]."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +31,9 @@ def publish(
     made = publish_study(folder, output)
     if as_json:
         end_with_json("publish", made, ExitCode.DONE)
-    Terminal().print(f"Wrote {made.file} ({made.size / 1000:,.0f} kB, SHA-256 {made.sha256}).", soft_wrap=True)
+    Terminal().print(
+        f"Wrote {made.file} ({made.size / 1000:,.0f} kB, SHA-256 {made.sha256}).", soft_wrap=True
+    )
     Terminal().print(f"`bitbench verify {made.file}` checks it.", soft_wrap=True)
 
 

@@ -37,7 +37,9 @@ def query(
         typer.Argument(help="A folder [default: .], then the query.", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
-    form: Annotated[QueryFormat, typer.Option("--format", help="Output format.")] = QueryFormat.TABLE,
+    form: Annotated[
+        QueryFormat, typer.Option("--format", help="Output format.")
+    ] = QueryFormat.TABLE,
 ) -> None:
     """Query all studies below a folder in SQL.
 
@@ -49,26 +51,38 @@ def query(
     given = list(words or [])
     place = given.pop(0) if given and Path(given[0]).is_dir() else "."
     if len(given) > 1:
-        raise UsageError(f"there is no folder {given[0]}; write the query in quotes, after the folder")
+        raise UsageError(
+            f"there is no folder {given[0]}; write the query in quotes, after the folder"
+        )
     studies = Studies(Path(place))
     if given:
         names, rows = studies.query(given[0])
-        {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
+        {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](
+            names, rows
+        )
     else:
         _list_tables(studies)
     if studies.left_out:
         left_out = plain_text(listing(studies.left_out, most=MOST_NAMED))
         sentence = f"{plural(len(studies.left_out), 'study folder')} left out: {left_out}"
-        Console(stderr=True, highlight=False).print("warning:", sentence, style="yellow", markup=False, soft_wrap=True)
+        Console(stderr=True, highlight=False).print(
+            "warning:", sentence, style="yellow", markup=False, soft_wrap=True
+        )
 
 
 def _list_tables(studies: Studies) -> None:
     console = Terminal()
     for name, table in TABLES.items():
-        console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {plural(studies.count(name), 'row')}"))
+        console.print(
+            Text.assemble(
+                (name, "bold"), f"  {table.meaning}; {plural(studies.count(name), 'row')}"
+            )
+        )
         shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for column, (_, kind) in zip(table.columns, studies.described(name), strict=True):
-            shown.add_row("", Text(column.name), Text(kind.lower(), style="dim"), Text(column.meaning))
+            shown.add_row(
+                "", Text(column.name), Text(kind.lower(), style="dim"), Text(column.meaning)
+            )
         console.print(shown)
 
 
@@ -76,12 +90,16 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
     def cell(value: object) -> Text:
         if value is None:
             return Text(UNKNOWN)
-        return Text(show_significant(value, 4) if isinstance(value, float) else plain_words(str(value)))
+        return Text(
+            show_significant(value, 4) if isinstance(value, float) else plain_words(str(value))
+        )
 
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for place, name in enumerate(names):
         is_number = any(isinstance(row[place], (int, float)) for row in rows)
-        shown.add_column(Text(plain_words(name)), justify="right" if is_number else "left", overflow="fold")
+        shown.add_column(
+            Text(plain_words(name)), justify="right" if is_number else "left", overflow="fold"
+        )
     for row in rows:
         shown.add_row(*(cell(value) for value in row))
     console = Terminal()

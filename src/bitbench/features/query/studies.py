@@ -25,7 +25,9 @@ from bitbench.util.text import did_you_mean
 try:
     import duckdb
 except ImportError as missing:
-    raise StoreError("`bitbench query` needs DuckDB; `pip install 'bitbench[query]'` installs it") from missing
+    raise StoreError(
+        "`bitbench query` needs DuckDB; `pip install 'bitbench[query]'` installs it"
+    ) from missing
 
 REFUSED = (
     "the query is refused: `bitbench query` only reads its own tables, and opens no other file, writes none, loads no "
@@ -114,7 +116,9 @@ def _explained(error: duckdb.Error) -> StoreError:
         return StoreError(REFUSED)
     if (unknown := _UNKNOWN_TABLE.search(str(error))) is not None:
         hint = did_you_mean(unknown[1], list(TABLES))
-        return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}")
+        return StoreError(
+            f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}"
+        )
     return StoreError(f"the query failed: {error}")
 
 
@@ -158,7 +162,9 @@ class _StudyTable(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no 
     def _part(self, names: list[str], folder: str, file: Path) -> pa.Table:
         own = [name for name in names if name != "folder"]
         found = read_kept_table(file, self.name, own or ["study"])
-        return found.append_column("folder", pa.array([folder] * found.num_rows, pa.string())).select(names)
+        return found.append_column(
+            "folder", pa.array([folder] * found.num_rows, pa.string())
+        ).select(names)
 
 
 def _study_table(name: str, kept: Mapping[str, Path], parsed: Sequence[pa.Table]) -> _StudyTable:
@@ -185,5 +191,7 @@ def _request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
         own = (ds.field("folder") == folder) & (ds.field("study") == study)
         for path in sorted((place / "requests").glob("*.parquet")):
             known = own & (ds.field("trial") == path.name.partition(".")[0])
-            fragments.append(parquet.make_fragment(str(path), filesystem=files, partition_expression=known))
+            fragments.append(
+                parquet.make_fragment(str(path), filesystem=files, partition_expression=known)
+            )
     return _RequestRows(fragments, table_schema("requests"), parquet, files)

@@ -88,7 +88,10 @@ def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
             "merges": merges,
         },
     }
-    first, last = (names[model_special_token_ids({key: config[key]})[0]] for key in ("bos_token_id", "eos_token_id"))
+    first, last = (
+        names[model_special_token_ids({key: config[key]})[0]]
+        for key in ("bos_token_id", "eos_token_id")
+    )
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": first,
@@ -169,13 +172,18 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
 
 
 def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) -> None:
-    from bitbench.features.shapes.weights import random_shape_weights  # numpy, for which no other command should wait
+    from bitbench.features.shapes.weights import (
+        random_shape_weights,
+    )  # numpy, for which no other command should wait
 
     parts = shards(shape.tensors)
     total, done = tensor_bytes(shape.tensors), 0
     names = ["model.safetensors"]
     if len(parts) > 1:
-        names = [f"model-{number:05}-of-{len(parts):05}.safetensors" for number in range(1, len(parts) + 1)]
+        names = [
+            f"model-{number:05}-of-{len(parts):05}.safetensors"
+            for number in range(1, len(parts) + 1)
+        ]
         places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
         index = {"metadata": {"total_size": total}, "weight_map": places}
         folder.write("model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
@@ -191,14 +199,20 @@ def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) ->
 
 def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
     config = dict(shape.config)
-    tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in config}
+    tokens = {
+        key: config[key]
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id")
+        if key in config
+    }
     contents = {
         "config.json": config,
         "generation_config.json": tokens,
         **shape_checkpoint_tokenizer(config),
     }
     for name, content in contents.items():
-        folder.write(name, json.dumps(content, indent=None if name == "tokenizer.json" else 2) + "\n")
+        folder.write(
+            name, json.dumps(content, indent=None if name == "tokenizer.json" else 2) + "\n"
+        )
 
 
 def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
@@ -214,7 +228,10 @@ def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
 
 
 def _refuse_without_room(shape: Shape, place: Path) -> None:
-    needed, free = tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
+    needed, free = (
+        tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES,
+        shutil.disk_usage(place).free,
+    )
     if free < needed:
         raise ModelError(
             f"{shape_reference(shape)} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some "
@@ -234,7 +251,9 @@ class ShapeSource:
 
     def expect(self, reference: str) -> ExpectedModel:
         shape = find_shape(reference)
-        return ExpectedModel(_shape_checkpoint_name(shape), shape.facts, shape.weight_bytes, shape.tensors)
+        return ExpectedModel(
+            _shape_checkpoint_name(shape), shape.facts, shape.weight_bytes, shape.tensors
+        )
 
     def make(self, reference: str, home: Path, on_progress: OnProgress) -> list[str]:
         path = make_checkpoint(find_shape(reference), home, on_progress=on_progress)
@@ -253,5 +272,10 @@ def _known(shape: Shape, folder: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
     return KnownModel(
-        shape_reference(shape), f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
+        shape_reference(shape),
+        f"random weights{like}",
+        "",
+        folder,
+        size_bytes,
+        parameters=shape.facts.parameters,
     )

@@ -21,7 +21,9 @@ _LEVELS = 2**16  # different values of a weight
 _ONES, _ZEROS = 0x3F80, 0x0000  # in bfloat16
 
 
-def random_shape_weights(shape: Shape, name: str, tensor: StoredTensor) -> Iterator[NDArray[np.uint16]]:
+def random_shape_weights(
+    shape: Shape, name: str, tensor: StoredTensor
+) -> Iterator[NDArray[np.uint16]]:
     """The tensor's numbers in bfloat16, a piece at a time."""
     count = math.prod(tensor.shape)
     sizes = [min(_PIECE, count - start) for start in range(0, count, _PIECE)]
@@ -40,6 +42,8 @@ def random_shape_weights(shape: Shape, name: str, tensor: StoredTensor) -> Itera
 
 def _normal_levels(deviation: float) -> NDArray[np.uint16]:
     """So many equally likely values of a normal distribution, in bfloat16."""
-    levels = (deviation * ndtri((np.arange(_LEVELS) + 0.5) / _LEVELS)).astype(np.float32).view(np.uint32)
+    levels = (
+        (deviation * ndtri((np.arange(_LEVELS) + 0.5) / _LEVELS)).astype(np.float32).view(np.uint32)
+    )
     to_nearest_even = 0x7FFF + ((levels >> 16) & 1)
     return ((levels + to_nearest_even) >> 16).astype(np.uint16)

@@ -31,7 +31,9 @@ class Speculation(Record):
     workload: str
     acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
     against_unquantized: Estimate | None = None  # of the acceptance length, under the same settings
-    gain: Estimate | None = None  # measured, by the time per output token; above 1 where drafting is faster
+    gain: Estimate | None = (
+        None  # measured, by the time per output token; above 1 where drafting is faster
+    )
 
 
 class Speculations(Record):
@@ -73,12 +75,18 @@ def _families(plan: Plan) -> Iterator[_Family]:
     alike: dict[tuple[str, str], list[Config]] = {}
     for config in plan.configs:
         if config.engine in setups:
-            alike.setdefault((config.variant, _but_for_drafts(setups[config.engine])), []).append(config)
+            alike.setdefault((config.variant, _but_for_drafts(setups[config.engine])), []).append(
+                config
+            )
     for configs in alike.values():
         drafts = {config: _speculation_arguments(setups[config.engine].args) for config in configs}
         names = {name for own in drafts.values() for name in own}
         axis = {name for name in names if len({repr(own.get(name)) for own in drafts.values()}) > 1}
-        plain = [config for config, own in drafts.items() if all(own.get(name, False) in _OFF for name in axis)]
+        plain = [
+            config
+            for config, own in drafts.items()
+            if all(own.get(name, False) in _OFF for name in axis)
+        ]
         drafting = tuple(config for config in configs if config not in plain)
         if axis and drafting:
             yield _Family(plain[0] if plain else None, drafting)
@@ -92,7 +100,11 @@ def _speculation_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
 
 def _but_for_drafts(setup: EngineSetup) -> str:
     drafts = _speculation_arguments(setup.args)
-    args = {name: value for name, value in setup.args.items() if name.lstrip("-").replace("_", "-") not in drafts}
+    args = {
+        name: value
+        for name, value in setup.args.items()
+        if name.lstrip("-").replace("_", "-") not in drafts
+    }
     return setup.model_copy(update={"args": args, "name": setup.engine}).model_dump_json()
 
 
@@ -148,10 +160,24 @@ class _Known:
         variant = self._plan.variant(config.variant)
         if variant.is_dense:
             return None
-        same = (dense for dense in self._plan.variants if dense.is_dense and dense.model == variant.model)
-        others = (self._length(Config(variant=dense.name, engine=config.engine), workload) for dense in same)
-        own, other = self._length(config, workload), next((length for length in others if length is not None), None)
-        return unpaired_ratio(own, other, self._confidence) if own is not None and other is not None else None
+        same = (
+            dense
+            for dense in self._plan.variants
+            if dense.is_dense and dense.model == variant.model
+        )
+        others = (
+            self._length(Config(variant=dense.name, engine=config.engine), workload)
+            for dense in same
+        )
+        own, other = (
+            self._length(config, workload),
+            next((length for length in others if length is not None), None),
+        )
+        return (
+            unpaired_ratio(own, other, self._confidence)
+            if own is not None and other is not None
+            else None
+        )
 
     def _step(self, config: Config, workload: Workload) -> Sample | None:
         return self._sample(config, workload, lambda trial: trial.metrics.tpot_s)
@@ -162,5 +188,9 @@ class _Known:
     def _sample(
         self, config: Config, workload: Workload, figure: Callable[[TrialRecord], float | None]
     ) -> Sample | None:
-        known = [(trial, value) for trial in self.trials(config, workload) if (value := figure(trial)) is not None]
+        known = [
+            (trial, value)
+            for trial in self.trials(config, workload)
+            if (value := figure(trial)) is not None
+        ]
         return sample_of_trials(known)

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.speculation.computing import Speculation, Speculations
-from bitbench.reports.document.model import Block, Details, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.model import (
+    Block,
+    Details,
+    Name,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
 from bitbench.reports.document.numbers import quantity, times
 from bitbench.reports.document.words import (
     MAX_NAME,
@@ -27,9 +36,19 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
     for workload in dict.fromkeys(row.workload for row in found.rows):
         own = [row for row in found.rows if row.workload == workload]
         for verdict, words in (("pays", "is faster"), ("costs", "is slower")):
-            gains = [say(Name(labels[row.config]), " ", times(row.gain)) for row in own if _verdict(row) == verdict]
+            gains = [
+                say(Name(labels[row.config]), " ", times(row.gain))
+                for row in own
+                if _verdict(row) == verdict
+            ]
             if gains:
-                yield say("Speculation on ", Name(workload), f" {words} than the same without: ", listing(gains), ".")
+                yield say(
+                    "Speculation on ",
+                    Name(workload),
+                    f" {words} than the same without: ",
+                    listing(gains),
+                    ".",
+                )
         tied = [labels[row.config] for row in own if _verdict(row) == "inconclusive"]
         if tied:
             yield say(

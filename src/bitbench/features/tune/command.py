@@ -10,15 +10,25 @@ from bitbench.cli.options import AsJson, Format
 
 
 def tune(
-    study: Annotated[Path, typer.Argument(help="A study file with a section `tune`.", metavar="STUDY")],
+    study: Annotated[
+        Path, typer.Argument(help="A study file with a section `tune`.", metavar="STUDY")
+    ],
     *,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
+        Path | None,
+        typer.Option(
+            "--into", metavar="DIR", help="Results folder [default: ./NAME of the study]."
+        ),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 30m; overrides the study's own.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Wall time to spend, such as 30m; overrides the study's own."
+        ),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="markdown: a page to keep.")
+    ] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Search for the best settings, and confirm them.
@@ -37,9 +47,13 @@ def tune(
     from bitbench.machine.workplace import Workplace
 
     at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
-    source = search.tune_search_source(study, None if budget is None else seconds_option(budget, "--budget"))
+    source = search.tune_search_source(
+        study, None if budget is None else seconds_option(budget, "--budget")
+    )
     with RunDisplay(console) as display:
         found = search.tune(source, into, display, at)
     if as_json:
         end_with_json("tune", found, found.exit_code)
-    end_with_outcome_document(tuning_document(found), console, found.exit_code, form, says_exit_code=True)
+    end_with_outcome_document(
+        tuning_document(found), console, found.exit_code, form, says_exit_code=True
+    )

@@ -16,7 +16,12 @@ from math import ceil, floor, inf, log1p
 
 import numpy as np
 
-from bitbench.analysis.budget import BlockPlan, Design, measured_variance_components, plan_confirmation_blocks
+from bitbench.analysis.budget import (
+    BlockPlan,
+    Design,
+    measured_variance_components,
+    plan_confirmation_blocks,
+)
 from bitbench.analysis.intervals import normal_quantile
 from bitbench.analysis.precision import TARGET_PRECISION
 from bitbench.analysis.quality import losses_of
@@ -35,11 +40,15 @@ POWER = 0.9
 LEAST_TIMES, MOST_TIMES = 4, 32
 
 
-def tune_confirmation_windows(losses: Sequence[float], limit: float, confidence: float, most: int) -> int:
+def tune_confirmation_windows(
+    losses: Sequence[float], limit: float, confidence: float, most: int
+) -> int:
     """A multiple of the windows that `losses` are of, so that those halfway between them are others; no more than
     `most`, and 0 where that is less than there were."""
     distance, scored = abs(log1p(limit) - float(np.mean(losses))), len(losses)
-    per_root = (normal_quantile((1 + confidence) / 2) + normal_quantile(POWER)) * float(np.std(losses, ddof=1))
+    per_root = (normal_quantile((1 + confidence) / 2) + normal_quantile(POWER)) * float(
+        np.std(losses, ddof=1)
+    )
     needed = (per_root / distance) ** 2 if distance else inf
     times = min(max(needed / scored, LEAST_TIMES), MOST_TIMES)
     return scored * min(ceil(times), most // scored)
@@ -67,7 +76,9 @@ class ConfirmationPlanner:
         if tune is None or tune.max_quality_loss is None or asked is None or losses is None:
             return self._measure(self.left_s), None
         start_s = self.estimator.first_start_s(losses.baseline.config.engine) + STOP_S
-        window_s = sum(record.duration_s for record in (losses.record, losses.baseline)) / len(losses.by_window)
+        window_s = sum(record.duration_s for record in (losses.record, losses.baseline)) / len(
+            losses.by_window
+        )
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
         # So many windows of the text lie between others and touch none of them; 0 where no text was scored.
         room = losses.record.corpus.room // 2 if losses.record.corpus else 0
@@ -96,13 +107,21 @@ class ConfirmationPlanner:
     def _blocks(self, left_s: float) -> BlockPlan:
         plan, both = self.searched.plan, (self.chosen, self.baseline)
         points = [point for point in plan.points if point.config in both]
-        trials_s, warm_ups_s = sum(map(self.estimator.trial_s, points)), sum(map(self.estimator.warm_up_s, points))
+        trials_s, warm_ups_s = (
+            sum(map(self.estimator.trial_s, points)),
+            sum(map(self.estimator.warm_up_s, points)),
+        )
         starts_s = sum(self.estimator.start_s(config.engine) + STOP_S for config in both)
         first_s = sum(self.estimator.first_start_s(config.engine) + STOP_S for config in both)
-        standings = {field: field.standing(self.searched.trials) for field in ranking_model_groups(plan)}
+        standings = {
+            field: field.standing(self.searched.trials) for field in ranking_model_groups(plan)
+        }
         return plan_confirmation_blocks(
             Design(configs=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * TOUCH_S),
-            left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
+            left_s
+            - max(
+                0.0, first_s - starts_s
+            ),  # a study's first starts take longer, and this is one of its own
             self.study.measure.confidence,
             measured_variance_components(model_group_speeds(standings)),
             target=TARGET_PRECISION,

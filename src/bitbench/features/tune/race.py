@@ -45,31 +45,43 @@ class Race:
 
     left: tuple[Config, ...]  # may be the best of those that meet the limits
     leader: Config | None
-    shortfall: float | None  # 0.03: with confidence, none that is left is more than 3 % better; None: not known
+    shortfall: (
+        float | None
+    )  # 0.03: with confidence, none that is left is more than 3 % better; None: not known
     end: RaceEnd | None  # None: it goes on
 
 
-def race_of(of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryMetric, within: float) -> Race:
+def race_of(
+    of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryMetric, within: float
+) -> Race:
     """Of a study with one workload."""
     (workload,) = of.study.workloads
     baseline = baseline_of(of.plan)
     looked = []
     for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality):
         alone = PairTable(tuple(dict.fromkeys(trial.point.config for trial in seen)), ())
-        looked.append((look, pairs_by_workload(seen, primary_metric, baseline).get(workload.name, alone)))
+        looked.append(
+            (look, pairs_by_workload(seen, primary_metric, baseline).get(workload.name, alone))
+        )
     configs = dict.fromkeys(point.config for point in of.plan.points)
     return race(looked, configs, race_admission(judged), within=within)
 
 
 def race_admission(judged: Iterable[Judged]) -> Admission:
     """One whose trials failed in part is not able: it would fail in service, too."""
-    able = [entry for entry in judged if entry.verdict is not Verdict.MISSED and not entry.failed_trials]
+    able = [
+        entry for entry in judged if entry.verdict is not Verdict.MISSED and not entry.failed_trials
+    ]
     fit = [entry for entry in able if all(_figure_meets(finding) for finding in entry.findings)]
-    return Admission(frozenset(entry.config for entry in able), frozenset(entry.config for entry in fit))
+    return Admission(
+        frozenset(entry.config for entry in able), frozenset(entry.config for entry in fit)
+    )
 
 
 def _figure_meets(finding: Finding) -> bool:
-    return finding.verdict is Verdict.MET or (finding.value is not None and finding.value <= finding.limit)
+    return finding.verdict is Verdict.MET or (
+        finding.value is not None and finding.value <= finding.limit
+    )
 
 
 def race(
@@ -83,7 +95,9 @@ def race(
     able = tuple(config for config in configs if config in admission.able)
     claims = nothing_claimed(tuple(configs), None)
     for look, table in looked:
-        raced = PairTable(table.configs, tuple(pair for pair in table.pairs if _decides(pair, admission)))
+        raced = PairTable(
+            table.configs, tuple(pair for pair in table.pairs if _decides(pair, admission))
+        )
         claims = claim(raced, None, look.alpha, earlier=claims)
     if not looked:
         return Race(able, None, None, None)
@@ -111,11 +125,15 @@ def _log_ratio(table: PairTable, config: Config, other: Config) -> float:
 def _leader(table: PairTable, candidates: Sequence[Config]) -> Config | None:
     """By the sum of its ratios to the others, which is the order of the means where all have run in all blocks."""
     return max(
-        candidates, key=lambda candidate: sum(_log_ratio(table, candidate, other) for other in candidates), default=None
+        candidates,
+        key=lambda candidate: sum(_log_ratio(table, candidate, other) for other in candidates),
+        default=None,
     )
 
 
-def _shortfall(table: PairTable, leader: Config, left: Sequence[Config], level: float) -> float | None:
+def _shortfall(
+    table: PairTable, leader: Config, left: Sequence[Config], level: float
+) -> float | None:
     """None where one that is left cannot be compared with the leader."""
     highest = 0.0
     for other in left:
@@ -129,7 +147,11 @@ def _shortfall(table: PairTable, leader: Config, left: Sequence[Config], level: 
 
 
 def _end(
-    look: Look, left: Sequence[Config], leader: Config | None, shortfall: float | None, within: float
+    look: Look,
+    left: Sequence[Config],
+    leader: Config | None,
+    shortfall: float | None,
+    within: float,
 ) -> RaceEnd | None:
     if not left:
         return RaceEnd.NONE_MEETS

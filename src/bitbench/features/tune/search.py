@@ -12,7 +12,12 @@ from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload, primary_metric_of
+from bitbench.analysis.sequential import (
+    PrimaryMetric,
+    baseline_of,
+    pairs_by_workload,
+    primary_metric_of,
+)
 from bitbench.analysis.summarize import summarize
 from bitbench.api.recommend import recommended_deployment
 from bitbench.features.tune.confirmation import ConfirmationPlanner
@@ -42,9 +47,13 @@ def tune_search_source(file: Path, budget_s: float | None = None) -> StudySource
     """The file, checked for what a search needs beyond a study."""
     source = StudySource.of(file).with_budget(budget_s)
     if source.study.section(Tune) is None:
-        raise source.located(StudyFileError("a search needs a section `tune`; `tune: {}` takes the defaults"))
+        raise source.located(
+            StudyFileError("a search needs a section `tune`; `tune: {}` takes the defaults")
+        )
     if source.study.measure.budget is None:
-        raise UsageError("a search needs a budget: --budget 30m, or `measure: {budget: 30m}` in the file")
+        raise UsageError(
+            "a search needs a budget: --budget 30m, or `measure: {budget: 30m}` in the file"
+        )
     return source
 
 
@@ -97,14 +106,18 @@ class _TuneRun:
     def answer(self) -> Tuning:
         plan = plan_study(self.source, self.at)
         if len({point.config for point in plan.points}) < 2:
-            raise UsageError("there is nothing to search: of the file's configs fewer than two can run here")
+            raise UsageError(
+                "there is nothing to search: of the file's configs fewer than two can run here"
+            )
         baseline = _require_baseline(plan)
         self._warn_of_unknown_quality(plan)
         self._warn_of_short_budget(plan)
         measure = self._study.measure.with_budget((1 - CONFIRMATION_SHARE) * self._budget_s)
         source = replace(self.source, study=self._study.model_copy(update={"measure": measure}))
         part = StudyPart(self._scored_once, self._going_on)
-        folder = runner.measure_study(source, self.place / "search", self.observer, self.at, part=part)
+        folder = runner.measure_study(
+            source, self.place / "search", self.observer, self.at, part=part
+        )
         StudyReport(folder, self.at.home).write()
         found = self._searched(folder.read())
         chosen, took_s = found.race.leader, _elapsed_s(found.records)
@@ -116,7 +129,11 @@ class _TuneRun:
         return Tuning(
             name=self._study.name,
             primary_metric=MetricDefinition.of(
-                next(metric for metric in METRICS.values() if metric.column == found.primary_metric.metric)
+                next(
+                    metric
+                    for metric in METRICS.values()
+                    if metric.column == found.primary_metric.metric
+                )
             ),
             limits=self._limits,
             workload=self._study.workloads[0].name,
@@ -128,7 +145,9 @@ class _TuneRun:
             shortfall=found.race.shortfall,
             confidence=self._study.measure.confidence,
             confirmed=confirmed,
-            deploy=() if chosen is None else recommended_deployment(found.records, chosen, self.at.home),
+            deploy=()
+            if chosen is None
+            else recommended_deployment(found.records, chosen, self.at.home),
             search_folder=str(folder.path),
             budget_s=self._budget_s,
             took_s=took_s,
@@ -138,7 +157,9 @@ class _TuneRun:
         if self._tune.max_quality_loss is None:
             return
         alone = [
-            config for config in plan.quality if config != baseline_of(plan) and quality_baseline(config, plan) is None
+            config
+            for config in plan.quality
+            if config != baseline_of(plan) and quality_baseline(config, plan) is None
         ]
         engines = dict.fromkeys(plan.study.engine(config.engine).engine for config in alone)
         if engines:
@@ -186,7 +207,8 @@ class _TuneRun:
         shared = [
             known[scored].model_copy(update={"config": point.config})
             for point in records.plan.points
-            if point.config not in known and (scored := _scored_as(point.config, records.plan)) in known
+            if point.config not in known
+            and (scored := _scored_as(point.config, records.plan)) in known
         ]
         summary = summary.model_copy(update={"quality": (*summary.quality, *shared)})
         judged = {entry.config: entry for entry in _judged(summary, self._limits)}
@@ -198,7 +220,9 @@ class _TuneRun:
         """In a folder of its own; one that has confirmed another choice stays as it is."""
         both = {chosen, baseline}
         for number in count(1):
-            folder = StudyFolder(self.place / ("confirmation" if number == 1 else f"confirmation-{number}"))
+            folder = StudyFolder(
+                self.place / ("confirmation" if number == 1 else f"confirmation-{number}")
+            )
             lock = folder.lock()
             if lock is None or {point.config for point in lock.plan.points} == both:
                 break
@@ -214,8 +238,12 @@ class _TuneRun:
                 "measure": measure,
             }
         )
-        self.observer.note(f"confirming {chosen.name}: {plural(measure.starts.min, 'start')} beside the baseline")
-        part = StudyPart(lambda plan: _part_of(plan, both, {chosen, quality_baseline(chosen, plan)}))
+        self.observer.note(
+            f"confirming {chosen.name}: {plural(measure.starts.min, 'start')} beside the baseline"
+        )
+        part = StudyPart(
+            lambda plan: _part_of(plan, both, {chosen, quality_baseline(chosen, plan)})
+        )
         source = StudySource.of(study, self.source.folder)
         runner.measure_study(source, folder.path, self.observer, self.at, part=part)
         StudyReport(folder, self.at.home).write()
@@ -229,9 +257,13 @@ class _TuneRun:
             estimator.add(trial)
         left_s = self._budget_s - _elapsed_s(found.records)
         scored_as = _scored_as(chosen, found.records.plan)
-        return ConfirmationPlanner(self._study, found.records, estimator, chosen, scored_as, baseline, left_s)
+        return ConfirmationPlanner(
+            self._study, found.records, estimator, chosen, scored_as, baseline, left_s
+        )
 
-    def _confirmed(self, folder: StudyFolder, found: _Searched, chosen: Config, baseline: Config) -> Confirmed:
+    def _confirmed(
+        self, folder: StudyFolder, found: _Searched, chosen: Config, baseline: Config
+    ) -> Confirmed:
         records = folder.read()
         summary = summarize(records)
         scored = records.plan.quality
@@ -246,8 +278,12 @@ class _TuneRun:
             ratio=ratio,
             is_gain=ratio is not None and ratio.is_above(1),
             figure=best.figure,
-            findings=(*best.findings, *(finding for finding in kept if finding.name == QUALITY_LOSS)),
-            windows=next((row.windows for row in summary.quality if row.config == chosen), None) or None,
+            findings=(
+                *best.findings,
+                *(finding for finding in kept if finding.name == QUALITY_LOSS),
+            ),
+            windows=next((row.windows for row in summary.quality if row.config == chosen), None)
+            or None,
         )
 
 
@@ -257,7 +293,9 @@ def _require_baseline(plan: Plan) -> Config:
     assert baseline is not None  # the plan was checked
     if all(point.config != baseline for point in plan.points):
         reasons = [refusal.reason for refusal in plan.refusals if refusal.point.config == baseline]
-        raise UsageError(f"the baseline {baseline.name} cannot run here: {'; '.join(reasons)} Name another one.")
+        raise UsageError(
+            f"the baseline {baseline.name} cannot run here: {'; '.join(reasons)} Name another one."
+        )
     return baseline
 
 
@@ -306,7 +344,9 @@ def _tried(found: _Searched, baseline: Config) -> list[Tried]:
                 fate=_fate(found.race, judged),
                 starts=starts[config],
                 figure=judged.figure,
-                ratio_to_baseline=None if config == baseline else _ratio(records, metric, config, baseline),
+                ratio_to_baseline=None
+                if config == baseline
+                else _ratio(records, metric, config, baseline),
                 findings=judged.findings,
                 reason=_reason(judged),
             )
@@ -314,11 +354,16 @@ def _tried(found: _Searched, baseline: Config) -> list[Tried]:
     best_first = -1 if metric.higher_is_better else 1
     return sorted(
         tried,
-        key=lambda entry: (_FATES.index(entry.fate), best_first * (entry.figure.value if entry.figure else 0.0)),
+        key=lambda entry: (
+            _FATES.index(entry.fate),
+            best_first * (entry.figure.value if entry.figure else 0.0),
+        ),
     )
 
 
-def _ratio(records: StudyRecords, metric: PrimaryMetric, config: Config, other: Config) -> Estimate | None:
+def _ratio(
+    records: StudyRecords, metric: PrimaryMetric, config: Config, other: Config
+) -> Estimate | None:
     """Above 1 where `config` is better."""
     for table in pairs_by_workload(records.trials, metric, baseline_of(records.plan)).values():
         if pair := table.between(config, other):
@@ -339,4 +384,8 @@ def _fate(race: Race, judged: Judged) -> Fate:
 def _reason(judged: Judged) -> str:
     if judged.figure is None:
         return judged.why_no_result
-    return f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""
+    return (
+        f"{judged.failed_trials} of its {judged.trials} trials failed"
+        if judged.failed_trials
+        else ""
+    )

@@ -21,10 +21,17 @@ class Tune(StudySection):
     run_by = "tune"
     may_change = True
 
-    max_memory: Bytes | None = Field(default=None, gt=0, description="peak memory as run, reserved KV cache included")
-    max_quality_loss: Fraction | None = Field(default=None, ge=0, description="rise of perplexity; needs `quality`")
+    max_memory: Bytes | None = Field(
+        default=None, gt=0, description="peak memory as run, reserved KV cache included"
+    )
+    max_quality_loss: Fraction | None = Field(
+        default=None, ge=0, description="rise of perplexity; needs `quality`"
+    )
     within: Fraction = Field(
-        default=0.02, ge=0, lt=1, description="the search ends early once nothing is better than its best by more"
+        default=0.02,
+        ge=0,
+        lt=1,
+        description="the search ends early once nothing is better than its best by more",
     )
 
     def refuse(self, study: Study) -> str | None:
@@ -71,11 +78,15 @@ class Confirmed(Record):
     folder: str
     starts: int  # of each
     rounds: int  # trials of each in each start
-    ratio: Estimate | None  # above 1: the best is better; None where one of the two has too few results
+    ratio: (
+        Estimate | None
+    )  # above 1: the best is better; None where one of the two has too few results
     is_gain: bool  # the whole interval of the ratio is above 1
     figure: Estimate | None
     findings: tuple[Finding, ...] = ()
-    windows: int | None = None  # of fresh text, that quality was judged by; None: it was not, or by the search's
+    windows: int | None = (
+        None  # of fresh text, that quality was judged by; None: it was not, or by the search's
+    )
 
     @property
     def verdict(self) -> Verdict:
@@ -95,10 +106,16 @@ class Tuning(Record):
     refused: tuple[Refusal, ...]
     end: RaceEnd | None  # None: it was interrupted
     chosen: Config | None
-    shortfall: float | None  # no other that was searched is better than the chosen one by more, with confidence
+    shortfall: (
+        float | None
+    )  # no other that was searched is better than the chosen one by more, with confidence
     confidence: float
-    confirmed: Confirmed | None  # None: nothing to confirm, since none was chosen, or the baseline itself
-    deploy: tuple[str, ...]  # the command that serves the chosen one, as words for a shell; empty: its engine has none
+    confirmed: (
+        Confirmed | None
+    )  # None: nothing to confirm, since none was chosen, or the baseline itself
+    deploy: tuple[
+        str, ...
+    ]  # the command that serves the chosen one, as words for a shell; empty: its engine has none
     search_folder: str
     budget_s: float
     took_s: float
@@ -127,4 +144,8 @@ class Tuning(Record):
         if self.chosen_verdict is Verdict.MISSED:
             return ExitCode.FAILED
         is_best = self.shortfall is not None if self.confirmed is None else self.confirmed.is_gain
-        return ExitCode.DONE if is_best and self.chosen_verdict is Verdict.MET else ExitCode.INCONCLUSIVE
+        return (
+            ExitCode.DONE
+            if is_best and self.chosen_verdict is Verdict.MET
+            else ExitCode.INCONCLUSIVE
+        )

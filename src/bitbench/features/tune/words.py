@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tuning
-from bitbench.reports.answers.recommend import deployment_section, recommendation_goal_phrase, recommendation_limit_text
+from bitbench.reports.answers.recommend import (
+    deployment_section,
+    recommendation_goal_phrase,
+    recommendation_limit_text,
+)
 from bitbench.reports.document.model import (
     Document,
     Mark,
@@ -66,7 +70,9 @@ def tuning_document(found: Tuning) -> Document:
 def _asked(found: Tuning) -> Phrase:
     most = "highest" if found.primary_metric.higher_is_better else "lowest"
     goal = f"the {most} {found.primary_metric.name}"
-    return say(recommendation_goal_phrase(goal, found.limits, "peak memory"), " on ", Name(found.workload))
+    return say(
+        recommendation_goal_phrase(goal, found.limits, "peak memory"), " on ", Name(found.workload)
+    )
 
 
 def _searched(found: Tuning) -> Phrase:
@@ -75,7 +81,10 @@ def _searched(found: Tuning) -> Phrase:
         return say(outcome)
     confidence = percent(found.confidence)
     if found.shortfall == 0:
-        return say(outcome, f" Every other one is worse than the best, or ruled out, with {confidence} confidence.")
+        return say(
+            outcome,
+            f" Every other one is worse than the best, or ruled out, with {confidence} confidence.",
+        )
     left = sum(tried.fate is Fate.LEFT for tried in found.tried)
     bound = f"with {confidence} confidence by at most {percent(found.shortfall)}"
     return say(outcome, f" {plural(left, 'other')} may be as good or better, {bound}.")
@@ -90,7 +99,11 @@ def _verdict(found: Tuning) -> Phrase:
         return say(_confirmed(found, found.confirmed, chosen, doubt), _limits(found))
     if found.shortfall is None:
         head = strong("Inconclusive. Keep the baseline ", chosen, f" for now{doubt}.")
-        return say(head, " Some have too few results beside it; the same command measures on.", _limits(found))
+        return say(
+            head,
+            " Some have too few results beside it; the same command measures on.",
+            _limits(found),
+        )
     return say(strong("Keep the baseline ", chosen, f"{doubt}."), _limits(found))
 
 
@@ -104,7 +117,11 @@ def _none_chosen(found: Tuning) -> str:
 
 def _confirmed(found: Tuning, confirmed: Confirmed, chosen: Name, doubt: str) -> Phrase:
     if confirmed.figure is None:
-        head = strong("Nothing is confirmed: the best of the search, ", chosen, ", has no result in a fresh study.")
+        head = strong(
+            "Nothing is confirmed: the best of the search, ",
+            chosen,
+            ", has no result in a fresh study.",
+        )
         return say(head, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
     if confirmed.verdict is Verdict.MISSED:
         head = strong("The best of the search, ", chosen, ", misses its limits.")
@@ -117,7 +134,9 @@ def _confirmed(found: Tuning, confirmed: Confirmed, chosen: Name, doubt: str) ->
     beside: Phrase = say("; the baseline has too few results there to compare it with")
     if confirmed.ratio is not None:
         baseline = say("the baseline ", Name(found.baseline.name))
-        beside = say(", ", times(confirmed.ratio), " ", ratio_meaning(found.primary_metric, baseline), starts)
+        beside = say(
+            ", ", times(confirmed.ratio), " ", ratio_meaning(found.primary_metric, baseline), starts
+        )
     return say(head, f" In a fresh study, its {found.primary_metric.name} is ", figure, beside, ".")
 
 
@@ -125,9 +144,17 @@ def _limits(found: Tuning) -> Phrase:
     said: list[Phrase] = []
     for finding in found.chosen_findings:
         basis = ""
-        if finding.name == QUALITY_LOSS and finding.value is not None and found.confirmed is not None:
+        if (
+            finding.name == QUALITY_LOSS
+            and finding.value is not None
+            and found.confirmed is not None
+        ):
             fresh = found.confirmed.windows
-            basis = "on the search's own windows" if fresh is None else f"on {plural(fresh, 'window')} of fresh text"
+            basis = (
+                "on the search's own windows"
+                if fresh is None
+                else f"on {plural(fresh, 'window')} of fresh text"
+            )
         said.append(say(f"{finding.verdict.value}: ", _held(finding, basis)))
     return say(" Limits: ", joined(said, "; "), ".") if said else ()
 
@@ -152,7 +179,11 @@ def _section(found: Tuning) -> Section:
             for reason, configs in refused.items()
         ),
     ]
-    return Section(say("What was searched"), (*shared, _table(found, labels), *bullets(reasons)), in_terminal=True)
+    return Section(
+        say("What was searched"),
+        (*shared, _table(found, labels), *bullets(reasons)),
+        in_terminal=True,
+    )
 
 
 def _table(found: Tuning, labels: Labels) -> Table:
@@ -163,13 +194,19 @@ def _table(found: Tuning, labels: Labels) -> Table:
         words_column("Config", lambda tried: Name(labels[tried.config])),
         ratio_column(
             "vs. baseline",
-            lambda tried: "baseline" if tried.config == found.baseline else times(tried.ratio_to_baseline),
+            lambda tried: (
+                "baseline" if tried.config == found.baseline else times(tried.ratio_to_baseline)
+            ),
         ),
-        number_column(metric.label, quantity_unit(metric), lambda tried: estimated(tried.figure, metric)),
+        number_column(
+            metric.label, quantity_unit(metric), lambda tried: estimated(tried.figure, metric)
+        ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
         words_column(
             "Limits",
-            lambda tried: ", ".join(f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings),
+            lambda tried: ", ".join(
+                f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings
+            ),
             shown_from=100,
         ),
         mark=lambda tried: Mark.BEST if tried.config == found.chosen else None,
@@ -185,9 +222,9 @@ def _out(found: Tuning) -> Iterator[Phrase]:
         own = [plain_words(tried.reason, MAX_CAUSE)] if tried.reason else []
         unmet = [_held(finding) for finding in tried.findings if finding.verdict is not Verdict.MET]
         if own or unmet:
-            reasons.setdefault(say(f"{tried.fate.value.capitalize()}: ", joined([*own, *unmet], "; ")), []).append(
-                tried.config.name
-            )
+            reasons.setdefault(
+                say(f"{tried.fate.value.capitalize()}: ", joined([*own, *unmet], "; ")), []
+            ).append(tried.config.name)
     for reason, configs in reasons.items():
         yield say(reason, ": ", listing(name_phrases(configs), most=FEW), ".")
 
@@ -197,5 +234,9 @@ def _what_to_know(found: Tuning) -> Section:
     reports = listing(name_phrases(f"{folder}/report/index.html" for folder in folders))
     notes: list[Phrase] = [say("Reports: ", reports, ".")]
     if found.confirmed is not None:
-        notes.append(say("The figures of the search chose the best, so they flatter it; the verdict's are fresh."))
+        notes.append(
+            say(
+                "The figures of the search chose the best, so they flatter it; the verdict's are fresh."
+            )
+        )
     return Section(say("What to know"), bullets(notes), in_terminal=True)

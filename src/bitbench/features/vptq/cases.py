@@ -43,9 +43,13 @@ class VptqCase(Case):
         return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
+        matrices = [
+            self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)
+        ]
         kernels = [packed.native_packed_matrix(matrix) for matrix in matrices]
-        multiply = partial(native_linear_product, activation_bits=self.activation_bits, threads=pool.threads)
+        multiply = partial(
+            native_linear_product, activation_bits=self.activation_bits, threads=pool.threads
+        )
         return Prepared(
             run=lambda x, copy: multiply(kernels[copy], x, shape.out_features),
             reference=lambda rows: _packed_rows(matrices[0], rows),
@@ -53,7 +57,10 @@ class VptqCase(Case):
         )
 
     def _stream_bytes(self, shape: KernelShape) -> int:
-        blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
+        blocks, strips = (
+            -(-shape.out_features // packed.VECTOR),
+            -(-shape.in_features // packed.STRIP),
+        )
         return blocks * strips * packed.strip_bytes(self._main_bits, self._residual_bits)
 
     @property
@@ -66,12 +73,22 @@ class VptqCase(Case):
 
     def _matrix(self, shape: KernelShape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
         stream_bytes = self._stream_bytes(shape)
-        blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
+        blocks, strips = (
+            -(-shape.out_features // packed.VECTOR),
+            -(-shape.in_features // packed.STRIP),
+        )
         stream = pool.bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
         offset += stream_bytes
         books = []
-        for entries, bits, scale in ((self.main, self._main_bits, 2**-7), (self.residual, self._residual_bits, 2**-9)):
-            book = pool.bytes_at(offset, entries * packed.VECTOR).numpy().reshape(entries, packed.VECTOR)
+        for entries, bits, scale in (
+            (self.main, self._main_bits, 2**-7),
+            (self.residual, self._residual_bits, 2**-9),
+        ):
+            book = (
+                pool.bytes_at(offset, entries * packed.VECTOR)
+                .numpy()
+                .reshape(entries, packed.VECTOR)
+            )
             books.append(packed.PackedCodebook(book, scale, bits))
             offset += entries * packed.VECTOR
         segment = packed.PackedSegment(shape.in_features, books[0], books[1], stream)
@@ -80,7 +97,9 @@ class VptqCase(Case):
 
 def _packed_rows(matrix: packed.PackedMatrix, rows: slice) -> npt.NDArray[np.float64]:
     last = matrix.out_features if rows.stop is None else rows.stop
-    return packed.dequantize_packed(matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR)))
+    return packed.dequantize_packed(
+        matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR))
+    )
 
 
 def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
@@ -124,7 +143,9 @@ class TritonVptq(Case):
     batches: tuple[int, int] = (1, 8)  # `TRITON_ROWS` of `bitbench.features.vptq.linear`
 
     def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
-        return "triton is not installed here" if importlib.util.find_spec("triton") is None else None
+        return (
+            "triton is not installed here" if importlib.util.find_spec("triton") is None else None
+        )
 
     def weight_bytes(self, shape: KernelShape) -> int:
         rows, row_words = self._form(shape)
@@ -144,7 +165,9 @@ class TritonVptq(Case):
         return (self.main - 1).bit_length(), (self.residual - 1).bit_length()
 
     def _form(self, shape: KernelShape) -> tuple[int, int]:
-        return -(-shape.out_features // VECTOR), -(-shape.in_features * sum(self._bits) // WORD_BITS)
+        return -(-shape.out_features // VECTOR), -(
+            -shape.in_features * sum(self._bits) // WORD_BITS
+        )
 
     def _segment(self, shape: KernelShape, offset: int, pool: WeightPool) -> "Segment":
         from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
@@ -153,7 +176,9 @@ class TritonVptq(Case):
         words = pool.bytes_at(offset, 4 * rows * row_words).view(torch.int32).view(rows, row_words)
         books = []
         for entries, scale, start in ((self.main, 1.0, 0), (self.residual, 0.25, self.main)):
-            numbers = pool.bfloat16_at(offset // 2 + VECTOR * start, VECTOR * entries).view(entries, VECTOR)
+            numbers = pool.bfloat16_at(offset // 2 + VECTOR * start, VECTOR * entries).view(
+                entries, VECTOR
+            )
             books.append((scale * numbers).to(CODEBOOK_TYPE))
         return Segment(shape.in_features, words, self._bits, *books)
 

@@ -14,7 +14,13 @@ import torch
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
 
-from bitbench.features.vptq.layout import METHOD, QuantizationConfig, Tensor, vptq_layer_from_layout, vptq_layout_config
+from bitbench.features.vptq.layout import (
+    METHOD,
+    QuantizationConfig,
+    Tensor,
+    vptq_layer_from_layout,
+    vptq_layout_config,
+)
 from bitbench.features.vptq.linear import VptqLinear
 
 
@@ -45,7 +51,9 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
                 model.set_submodule(name, VptqLinear(module.in_features, module.out_features))
                 self._configs[name] = config
         ours = {rf"^{re.escape(name)}\." for name in self._configs}
-        model._keys_to_ignore_on_load_unexpected = set(model._keys_to_ignore_on_load_unexpected or ()) | ours
+        model._keys_to_ignore_on_load_unexpected = (
+            set(model._keys_to_ignore_on_load_unexpected or ()) | ours
+        )
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         found = _read_tensors(self._files, self._configs)
@@ -57,7 +65,8 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
     def _said(self) -> QuantizationConfig:
         config = self.quantization_config
         return QuantizationConfig(
-            config_for_layers=config.config_for_layers, shared_layer_config=config.shared_layer_config
+            config_for_layers=config.config_for_layers,
+            shared_layer_config=config.shared_layer_config,
         )
 
 
@@ -71,7 +80,9 @@ def _read_tensors(files: Sequence[Path], layers: Mapping[str, Any]) -> dict[str,
             for key in file.keys():  # noqa: SIM118 - it is no mapping
                 owner = _owner_of(key, layers)
                 if owner is not None:
-                    found.setdefault(owner, {})[key.removeprefix(f"{owner}.")] = _as_numpy(file.get_tensor(key))
+                    found.setdefault(owner, {})[key.removeprefix(f"{owner}.")] = _as_numpy(
+                        file.get_tensor(key)
+                    )
     return found
 
 
@@ -83,5 +94,7 @@ def _owner_of(key: str, layers: Mapping[str, Any]) -> str | None:
 
 def _as_numpy(tensor: torch.Tensor) -> Tensor:
     """numpy knows no bfloat16."""
-    array: Tensor = np.asarray((tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy())
+    array: Tensor = np.asarray(
+        (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    )
     return array

@@ -44,13 +44,17 @@ class VptqLayer:
     residual_centroids: Floats | None = None  # [groups, R, v]
     residual_indices: Indices | None = None  # as `indices`
     outliers: Outliers | None = None
-    permutation: npt.NDArray[np.int64] | None = None  # position in the stored order -> original column
+    permutation: npt.NDArray[np.int64] | None = (
+        None  # position in the stored order -> original column
+    )
     weight_scale: Floats | None = None  # per original column
     weight_bias: Floats | None = None  # per original column
     bias: Floats | None = None  # per output
 
 
-def pack_layout_indices(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Words:
+def pack_layout_indices(
+    main: Indices, residual: Indices | None, main_bits: int, residual_bits: int
+) -> Words:
     """Indices [..., columns] to words [..., ceil(columns * bits / 32)].
 
     The residual index stands above the main one; the bits of successive columns follow each other, lowest first, and
@@ -60,7 +64,9 @@ def pack_layout_indices(main: Indices, residual: Indices | None, main_bits: int,
     merged = main.astype(np.uint64)
     if residual is not None:
         merged = merged | residual.astype(np.uint64) << np.uint64(main_bits)
-    spread = (merged[..., np.newaxis] >> np.arange(bits, dtype=np.uint64) & np.uint64(1)).astype(np.uint8)
+    spread = (merged[..., np.newaxis] >> np.arange(bits, dtype=np.uint64) & np.uint64(1)).astype(
+        np.uint8
+    )
     flat = spread.reshape(*main.shape[:-1], main.shape[-1] * bits)
     padding = -flat.shape[-1] % WORD_BITS
     flat = np.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, padding)])
@@ -85,11 +91,17 @@ def _join(bits: npt.NDArray[np.uint8]) -> Indices:
 
 def dequantize_layout(layer: VptqLayer) -> Doubles:
     """W as [out, in], in original column order."""
-    parts = [] if layer.outliers is None else [_look_up(layer.outliers.centroids, layer.outliers.indices, layer)]
+    parts = (
+        []
+        if layer.outliers is None
+        else [_look_up(layer.outliers.centroids, layer.outliers.indices, layer)]
+    )
     for group, (centroids, indices) in enumerate(zip(layer.centroids, layer.indices, strict=True)):
         part = _look_up(centroids, indices, layer)
         if layer.residual_centroids is not None and layer.residual_indices is not None:
-            part = part + _look_up(layer.residual_centroids[group], layer.residual_indices[group], layer)
+            part = part + _look_up(
+                layer.residual_centroids[group], layer.residual_indices[group], layer
+            )
         parts.append(part)
     return restore_layout_columns(
         np.concatenate(parts, axis=1), layer.permutation, layer.weight_scale, layer.weight_bias
@@ -155,30 +167,42 @@ def vptq_layer_from_layout(tensors: Mapping[str, Tensor], config: LayerConfig) -
     try:
         return _read(tensors, config)
     except KeyError as error:
-        raise ValueError(f"this VPTQ layer lacks {error.args[0]}, which its configuration asks for") from None
+        raise ValueError(
+            f"this VPTQ layer lacks {error.args[0]}, which its configuration asks for"
+        ) from None
 
 
 def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     groups, vector = config["group_num"], config["vector_lens"][1]
     entries, residual = config["num_centroids"][1], max(0, config["num_res_centroids"][1])
     outlier_columns = config["outlier_size"]
-    columns = (config["in_features"] - outlier_columns) // groups  # `group_size` is -1 in some public files
+    columns = (
+        config["in_features"] - outlier_columns
+    ) // groups  # `group_size` is -1 in some public files
     blocks = -(-config["out_features"] // vector)
     if config["is_indice_packed"]:
         words = _view(tensors["indices"], np.int32)
-        main, second = unpack_layout_indices(words, columns, _bits(entries), _bits(residual) if residual else 0)
+        main, second = unpack_layout_indices(
+            words, columns, _bits(entries), _bits(residual) if residual else 0
+        )
     else:
         main = _view(tensors["indices"], np.uint16)
         second = _view(tensors["res_indices"], np.uint16) if residual else None
     if main.shape != (groups, blocks, columns):
-        raise ValueError(f"indices have the shape {main.shape}, but {(groups, blocks, columns)} follows from the entry")
-    permutation = _view(tensors["perm"], np.uint16).astype(np.int64) if config["enable_perm"] else None
+        raise ValueError(
+            f"indices have the shape {main.shape}, but {(groups, blocks, columns)} follows from the entry"
+        )
+    permutation = (
+        _view(tensors["perm"], np.uint16).astype(np.int64) if config["enable_perm"] else None
+    )
     return VptqLayer(
         in_features=config["in_features"],
         out_features=config["out_features"],
         centroids=_floats(tensors["centroids.weight"]).reshape(groups, entries, vector),
         indices=main,
-        residual_centroids=_floats(tensors["res_centroids.weight"]).reshape(groups, residual, vector)
+        residual_centroids=_floats(tensors["res_centroids.weight"]).reshape(
+            groups, residual, vector
+        )
         if residual
         else None,
         residual_indices=second,
@@ -206,7 +230,9 @@ def _bits(entries: int) -> int:
 def _view(stored: Tensor, wanted: type[_Integer]) -> npt.NDArray[_Integer]:
     """Integers of the same size may be stored as floats (`indices_as_float`) or signed; wider ones count by value."""
     dense = np.ascontiguousarray(stored)
-    return dense.view(wanted) if dense.itemsize == np.dtype(wanted).itemsize else dense.astype(wanted)
+    return (
+        dense.view(wanted) if dense.itemsize == np.dtype(wanted).itemsize else dense.astype(wanted)
+    )
 
 
 def _floats(stored: Tensor) -> Floats:

@@ -52,7 +52,10 @@ def _triton_fault(layer: VptqLayer) -> str | None:
     """The same of the GPU kernel."""
     if importlib.util.find_spec("triton") is None:
         return "no Triton"
-    vectors = [layer.centroids.shape[2], *([layer.outliers.centroids.shape[1]] if layer.outliers else [])]
+    vectors = [
+        layer.centroids.shape[2],
+        *([layer.outliers.centroids.shape[1]] if layer.outliers else []),
+    ]
     return next((f"vectors of {vector}" for vector in vectors if vector.bit_count() != 1), None)
 
 
@@ -91,7 +94,9 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_native(layer)
 
     def _fill_dense(self, layer: VptqLayer, dtype: torch.dtype) -> None:
-        self.register_buffer("weight", torch.from_numpy(layout.dequantize_layout(layer)).to(dtype), persistent=False)
+        self.register_buffer(
+            "weight", torch.from_numpy(layout.dequantize_layout(layer)).to(dtype), persistent=False
+        )
         bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
         self.register_buffer("bias", bias, persistent=False)
 
@@ -104,7 +109,9 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         self._matrix = packed.pack_layer(layer)
         self._kernel = packed.native_packed_matrix(self._matrix)
         for number, array in enumerate(self._matrix.arrays):
-            self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)  # counted, not copied
+            self.register_buffer(
+                f"part{number}", torch.from_numpy(array), persistent=False
+            )  # counted, not copied
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.on_gpu is not None:
@@ -112,7 +119,11 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         if self._matrix is None:
             return functional.linear(x, self.weight, self.bias)
         if x.numel() > KERNEL_ROWS * self.in_features:
-            bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
+            bias = (
+                None
+                if self._matrix.bias is None
+                else torch.from_numpy(self._matrix.bias).to(x.dtype)
+            )
             return functional.linear(x, self.dense().to(x.dtype), bias)
         threads = torch.get_num_threads()
         return native_linear_product(

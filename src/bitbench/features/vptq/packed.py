@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.features.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_layout_columns
+from bitbench.features.vptq.layout import (
+    Doubles,
+    Floats,
+    Indices,
+    VptqLayer,
+    restore_layout_columns,
+)
 
 if TYPE_CHECKING:
     from bitbench._native import VptqMatrix
@@ -58,7 +64,11 @@ class PackedMatrix:
     @property
     def arrays(self) -> list[npt.NDArray[np.generic]]:
         """All that lies in memory for it, and that one product has to read."""
-        parts: list[npt.NDArray[np.generic] | None] = [self.outliers, self.permutation, self.column_scale]
+        parts: list[npt.NDArray[np.generic] | None] = [
+            self.outliers,
+            self.permutation,
+            self.column_scale,
+        ]
         parts += [self.column_bias, self.bias]
         for segment in self.segments:
             residual = segment.residual.entries if segment.residual else None
@@ -75,13 +85,17 @@ def packed_index_bits(entries: int, choices: tuple[int, ...]) -> int:
     for bits in choices:
         if entries <= 1 << bits:
             return bits
-    raise ValueError(f"a codebook of {entries} entries needs an index of more than {choices[-1]} bits")
+    raise ValueError(
+        f"a codebook of {entries} entries needs an index of more than {choices[-1]} bits"
+    )
 
 
 def pack_layer(layer: VptqLayer) -> PackedMatrix:
     """Raises ValueError where vectors are not 8 long: the kernel knows no other."""
     if layer.centroids.shape[-1] != VECTOR:
-        raise ValueError(f"the CPU kernel reads vectors of {VECTOR} outputs, not of {layer.centroids.shape[-1]}")
+        raise ValueError(
+            f"the CPU kernel reads vectors of {VECTOR} outputs, not of {layer.centroids.shape[-1]}"
+        )
     segments = tuple(_pack_group(layer, group) for group in range(layer.centroids.shape[0]))
     return PackedMatrix(
         in_features=layer.in_features,
@@ -104,7 +118,9 @@ def pack_codebook(centroids: Floats, bits: int) -> PackedCodebook:
     return PackedCodebook(entries, scale, bits)
 
 
-def pack_stream(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Bytes:
+def pack_stream(
+    main: Indices, residual: Indices | None, main_bits: int, residual_bits: int
+) -> Bytes:
     """Indices [blocks, columns] to the stream of strips; padding columns name entry 0 and meet zeros."""
     parts = [_pack_main(_in_strips(main), main_bits)]
     if residual is not None:
@@ -112,7 +128,9 @@ def pack_stream(main: Indices, residual: Indices | None, main_bits: int, residua
     return np.ascontiguousarray(np.concatenate(parts, axis=-1))
 
 
-def unpack_stream(stream: Bytes, columns: int, main_bits: int, residual_bits: int) -> tuple[Indices, Indices | None]:
+def unpack_stream(
+    stream: Bytes, columns: int, main_bits: int, residual_bits: int
+) -> tuple[Indices, Indices | None]:
     """The inverse of `pack_stream`."""
     cut = _MAIN_BYTES[main_bits]
     main = _from_strips(_unpack_main(stream[..., :cut], main_bits), columns)
@@ -126,7 +144,9 @@ def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doub
     parts = [] if matrix.outliers is None else [_rows(matrix.outliers[blocks].astype(np.float64))]
     for segment in matrix.segments:
         residual_bits = segment.residual.bits if segment.residual else 0
-        main, residual = unpack_stream(segment.stream[blocks], segment.columns, segment.main.bits, residual_bits)
+        main, residual = unpack_stream(
+            segment.stream[blocks], segment.columns, segment.main.bits, residual_bits
+        )
         part = _decode(segment.main, main)
         if segment.residual is not None and residual is not None:
             part = part + _decode(segment.residual, residual)
@@ -134,7 +154,9 @@ def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doub
     weight = np.concatenate(parts, axis=1)
     first, last, _ = blocks.indices(-(-matrix.out_features // VECTOR))
     weight = weight[: min(VECTOR * last, matrix.out_features) - VECTOR * first]
-    return restore_layout_columns(weight, matrix.permutation, matrix.column_scale, matrix.column_bias)
+    return restore_layout_columns(
+        weight, matrix.permutation, matrix.column_scale, matrix.column_bias
+    )
 
 
 def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
@@ -191,11 +213,15 @@ def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
 def _dense_outliers(layer: VptqLayer) -> Floats | None:
     if layer.outliers is None:
         return None
-    vectors = layer.outliers.centroids[layer.outliers.indices]  # [blocks of their own length, columns, v]
+    vectors = layer.outliers.centroids[
+        layer.outliers.indices
+    ]  # [blocks of their own length, columns, v]
     columns = vectors.shape[1]
     rows = vectors.transpose(0, 2, 1).reshape(-1, columns)[: layer.out_features]
     padded = np.pad(rows, ((0, -layer.out_features % VECTOR), (0, 0)))
-    return np.ascontiguousarray(padded.reshape(-1, VECTOR, columns).transpose(0, 2, 1), dtype=np.float32)
+    return np.ascontiguousarray(
+        padded.reshape(-1, VECTOR, columns).transpose(0, 2, 1), dtype=np.float32
+    )
 
 
 def _in_strips(indices: Indices) -> npt.NDArray[np.uint32]:
@@ -235,7 +261,10 @@ def _unpack_main(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
     else:
         rest = stream[..., 96:].astype(np.uint32)
         fields = [field for word in (a, b, c) for field in (word & 0x1FFF, word >> 19)]
-        fields += [a >> 13 & 0x3F | (b >> 13 & 0x3F) << 6 | (rest & 1) << 12, c >> 13 & 0x3F | rest >> 1 << 6]
+        fields += [
+            a >> 13 & 0x3F | (b >> 13 & 0x3F) << 6 | (rest & 1) << 12,
+            c >> 13 & 0x3F | rest >> 1 << 6,
+        ]
     return np.stack(fields, axis=2)
 
 
@@ -268,7 +297,9 @@ def _pack16(at: npt.NDArray[np.uint32]) -> Bytes:
 
 
 def _unpack16(stream: Bytes) -> npt.NDArray[np.uint32]:
-    return np.stack([field for word in _as_words(stream) for field in (word & 0xFFFF, word >> 16)], axis=2)
+    return np.stack(
+        [field for word in _as_words(stream) for field in (word & 0xFFFF, word >> 16)], axis=2
+    )
 
 
 def _as_bytes(*parts: npt.NDArray[np.integer]) -> Bytes:

@@ -52,7 +52,11 @@ def multiply_segment(  # noqa: PLR0917
         word = row[:, None].to(tl.int64) * row_words + (at // 32)[None, :]
         low = tl.load(words + word, mask=inside, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
         spills = inside & ((at % 32 + bits) > 32)[None, :]
-        high = tl.load(words + word + 1, mask=spills, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
+        high = (
+            tl.load(words + word + 1, mask=spills, other=0)
+            .to(tl.uint32, bitcast=True)
+            .to(tl.uint64)
+        )
         index = ((high << 32 | low) >> (at % 32).to(tl.uint64)[None, :]).to(tl.int32)
         entry = (index & ((1 << main_bits) - 1))[:, :, None] * vector + lane[None, None, :]
         weight = tl.load(main + entry, mask=inside[:, :, None], other=0.0).to(tl.float32)
@@ -68,7 +72,11 @@ def multiply_segment(  # noqa: PLR0917
         total += tl.sum(weight[None, :, :, :] * factor[:, None, :, None], axis=2)
     output = row[None, :, None] * vector + lane[None, None, :]
     place = (split * batch_size + batch)[:, None, None].to(tl.int64) * (rows * vector) + output
-    tl.store(partial + place, total, mask=(batch < batch_size)[:, None, None] & (row < rows)[None, :, None])
+    tl.store(
+        partial + place,
+        total,
+        mask=(batch < batch_size)[:, None, None] & (row < rows)[None, :, None],
+    )
 
 
 def multiply_triton(  # noqa: PLR0917
@@ -83,7 +91,9 @@ def multiply_triton(  # noqa: PLR0917
     """x [batch, columns …], each row dense, with the words of so many columns: float32 [batch, rows * vector]."""
     batch, (rows, row_words), vector = x.shape[0], words.shape, main.shape[1]
     row_programs = triton.cdiv(rows, ROW_TILE)
-    splits = max(1, min(triton.cdiv(ENOUGH_PROGRAMS, row_programs), triton.cdiv(columns, COLUMN_TILE)))
+    splits = max(
+        1, min(triton.cdiv(ENOUGH_PROGRAMS, row_programs), triton.cdiv(columns, COLUMN_TILE))
+    )
     columns_per_split = COLUMN_TILE * triton.cdiv(columns, COLUMN_TILE * splits)
     partial = torch.empty((splits, batch, rows * vector), dtype=torch.float32, device=x.device)
     multiply_segment[(row_programs, splits)](

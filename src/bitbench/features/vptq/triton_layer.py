@@ -61,15 +61,24 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
         self.register_buffer("permutation", permutation, persistent=False)
         for name in ("weight_scale", "weight_bias", "bias"):
             values: Floats | None = getattr(layer, name)
-            self.register_buffer(name, None if values is None else torch.from_numpy(values), persistent=False)
+            self.register_buffer(
+                name, None if values is None else torch.from_numpy(values), persistent=False
+            )
         self.segments = torch.nn.ModuleList()
         if layer.outliers is not None:
-            self.segments.append(_segment(layer.outliers.indices, layer.outliers.centroids, None, None))
+            self.segments.append(
+                _segment(layer.outliers.indices, layer.outliers.centroids, None, None)
+            )
         for group, indices in enumerate(layer.indices):
             residual, residual_indices = None, None
             if layer.residual_centroids is not None and layer.residual_indices is not None:
-                residual, residual_indices = layer.residual_centroids[group], layer.residual_indices[group]
-            self.segments.append(_segment(indices, layer.centroids[group], residual_indices, residual))
+                residual, residual_indices = (
+                    layer.residual_centroids[group],
+                    layer.residual_indices[group],
+                )
+            self.segments.append(
+                _segment(indices, layer.centroids[group], residual_indices, residual)
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [batch, in] to [batch, out], in x's own type; sums are float32."""
@@ -94,11 +103,17 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
         return weight if self.weight_bias is None else weight + self.weight_bias
 
 
-def _segment(indices: Indices, centroids: Floats, residual_indices: Indices | None, residual: Floats | None) -> Segment:
+def _segment(
+    indices: Indices, centroids: Floats, residual_indices: Indices | None, residual: Floats | None
+) -> Segment:
     bits = _index_bits(len(centroids)), 0 if residual is None else _index_bits(len(residual))
     words = torch.from_numpy(pack_layout_indices(indices, residual_indices, *bits))
     return Segment(
-        indices.shape[1], words, bits, _codebook(centroids), None if residual is None else _codebook(residual)
+        indices.shape[1],
+        words,
+        bits,
+        _codebook(centroids),
+        None if residual is None else _codebook(residual),
     )
 
 

@@ -6,7 +6,9 @@ Imports nothing of bitbench. Weights that were packed in 4 bits keep the values 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 
@@ -19,7 +21,9 @@ def _work(job: Json, _: Reports) -> Json:
         source.parent,
         gguf_file=source.name,
         dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True),  # else they stay packed and cannot be saved
+        quantization_config=GgufConfig(
+            dequantize=True
+        ),  # else they stay packed and cannot be saved
     )
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)

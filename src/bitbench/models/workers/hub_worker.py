@@ -16,15 +16,28 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 AT_ONCE = 4  # files
 TOLD_EVERY_S = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
 # Of the repository's own folder; what lies below it are other forms of the same model. No pickles, and no code.
-BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.tiktoken", "tokenizer.model", "*.model.v3", "merges.txt", "vocab.txt")
-WEIGHTS = ("model*.safetensors", "*.safetensors")  # the first that fits: others beside it are copies or adapters
+BESIDE_WEIGHTS = (
+    "*.json",
+    "*.jinja",
+    "*.tiktoken",
+    "tokenizer.model",
+    "*.model.v3",
+    "merges.txt",
+    "vocab.txt",
+)
+WEIGHTS = (
+    "model*.safetensors",
+    "*.safetensors",
+)  # the first that fits: others beside it are copies or adapters
 SAFE_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 OWN_MANIFEST = "bitbench-model.json"  # ours, not theirs
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
@@ -66,7 +79,12 @@ def _work(job: Json, reports: Reports) -> Json:
             if not path.exists():
                 raise JobError(SENTENCES["incomplete"].format(**job))
             file["hash"] = path.resolve().name  # the cache names a file by the hub's hash of it
-        return {"commit": folder.name, "folder": str(folder), "files": files, "from_cache": bool(listed["cached"])}
+        return {
+            "commit": folder.name,
+            "folder": str(folder),
+            "files": files,
+            "from_cache": bool(listed["cached"]),
+        }
     except JobError:
         raise
     except Exception as error:
@@ -87,7 +105,11 @@ def _list_files(job: Json) -> Json:
     except Exception as error:
         if not _is_unreachable(error) or (folder := _cached_snapshot(job)) is None:
             raise
-        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+        names = [
+            path.relative_to(folder).as_posix()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        ]
         sizes = {name: (folder / name).stat().st_size for name in names}
         return {"sizes": sizes, "cached": folder}
 
@@ -98,15 +120,25 @@ def _cached_snapshot(job: Json) -> Path | None:
 
     place = Path(constants.HF_HUB_CACHE, f"models--{job['repository'].replace('/', '--')}")
     reference = place / "refs" / job["revision"]
-    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else job["revision"]
+    commit = (
+        reference.read_text(encoding="utf-8").strip() if reference.is_file() else job["revision"]
+    )
     folder = place / "snapshots" / commit
     return folder if folder.is_dir() else None
 
 
 def _choose_files(listed: Json, job: Json) -> list[Json]:
     """The weights with what is needed to load them, or the GGUF file that the job names."""
-    usual = {name: size for name, size in listed["sizes"].items() if SAFE_NAME.fullmatch(name) and name != OWN_MANIFEST}
-    names = _chosen_gguf(list(usual), job) if job["file"] else _weights([name for name in usual if "/" not in name])
+    usual = {
+        name: size
+        for name, size in listed["sizes"].items()
+        if SAFE_NAME.fullmatch(name) and name != OWN_MANIFEST
+    }
+    names = (
+        _chosen_gguf(list(usual), job)
+        if job["file"]
+        else _weights([name for name in usual if "/" not in name])
+    )
     if names:
         return [{"name": name, "size_bytes": usual[name]} for name in names]
     if listed["cached"]:
@@ -119,7 +151,9 @@ def _choose_files(listed: Json, job: Json) -> list[Json]:
 def _weights(top: list[str]) -> list[str]:
     for pattern in WEIGHTS:
         if weights := [name for name in top if fnmatch(name, pattern)]:
-            return weights + [name for name in top if any(fnmatch(name, like) for like in BESIDE_WEIGHTS)]
+            return weights + [
+                name for name in top if any(fnmatch(name, like) for like in BESIDE_WEIGHTS)
+            ]
     return []
 
 
@@ -128,12 +162,17 @@ def _chosen_gguf(names: list[str], job: Json) -> list[str]:
     matching = [name for name in ggufs if _is_meant(name, job["file"])]
     if len({(PurePosixPath(name).parent, _without_part(name)) for name in matching}) != 1:
         problem = "several GGUF files match" if matching else "no GGUF file matches"
-        raise JobError(f"{problem} {job['repository']}:{job['file']}; {_advice(matching or ggufs, job)}")
+        raise JobError(
+            f"{problem} {job['repository']}:{job['file']}; {_advice(matching or ggufs, job)}"
+        )
     return sorted(matching)
 
 
 def _is_meant(name: str, wanted: str) -> bool:
-    is_type = re.search(rf"(?:^|[-_.]){re.escape(wanted)}$", _without_part(name), re.IGNORECASE) is not None
+    is_type = (
+        re.search(rf"(?:^|[-_.]){re.escape(wanted)}$", _without_part(name), re.IGNORECASE)
+        is not None
+    )
     return is_type or wanted in (name, PurePosixPath(name).name)
 
 
@@ -157,7 +196,10 @@ def _download(job: Json, files: list[Json], progress: "DownloadProgress") -> Pat
     class Counted(tqdm):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            self.is_bytes, self.done = options.get("unit") == "B", 0  # a bar that is not shown counts nothing
+            self.is_bytes, self.done = (
+                options.get("unit") == "B",
+                0,
+            )  # a bar that is not shown counts nothing
 
         def update(self, n: float | None = 1) -> bool | None:
             self.done += int(n or 0)
@@ -166,12 +208,18 @@ def _download(job: Json, files: list[Json], progress: "DownloadProgress") -> Pat
             return super().update(n)  # type: ignore[no-any-return]
 
     def is_there(name: str) -> bool:
-        return isinstance(try_to_load_from_cache(job["repository"], name, revision=job["revision"]), str)
+        return isinstance(
+            try_to_load_from_cache(job["repository"], name, revision=job["revision"]), str
+        )
 
     _refuse_without_room(sum(file["size_bytes"] for file in files if not is_there(file["name"])))
     names = [file["name"] for file in files]
     found = snapshot_download(
-        job["repository"], revision=job["revision"], allow_patterns=names, max_workers=AT_ONCE, tqdm_class=Counted
+        job["repository"],
+        revision=job["revision"],
+        allow_patterns=names,
+        max_workers=AT_ONCE,
+        tqdm_class=Counted,
     )
     return Path(found)
 
@@ -210,7 +258,9 @@ def _error_sentence(error: Exception, job: Json) -> str:
     from huggingface_hub import constants, get_token
 
     causes = _error_causes(error)
-    first_line = (str(error).strip().splitlines() or ["no message"])[0].replace(get_token() or "\n", "***")
+    first_line = (str(error).strip().splitlines() or ["no message"])[0].replace(
+        get_token() or "\n", "***"
+    )
     return SENTENCES[_kind_of(causes)].format(
         repository=job["repository"],
         revision=job["revision"],

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 END_OF_THINKING = "</think>"
@@ -36,7 +38,9 @@ def _evaluate_with_lm_eval(job: Json) -> Json:
     manager = TaskManager()
     if job["is_file"]:
         os.chdir(Path(task).parent)  # data files in a task are relative to it
-    elif task not in manager.all_tasks:  # lm-eval would look for a file of this name, and run the code that it names
+    elif (
+        task not in manager.all_tasks
+    ):  # lm-eval would look for a file of this name, and run the code that it names
         raise ValueError(f"lm-eval has no task {task}")
     if not job["tells_prompts"]:
         _refuse_likelihoods(manager.load([task])["tasks"].values())
@@ -52,9 +56,15 @@ def _evaluate_with_lm_eval(job: Json) -> Json:
     )
     return {
         "results": [
-            row for name, metrics in found["results"].items() for row in _lm_eval_results(name, metrics, found)
+            row
+            for name, metrics in found["results"].items()
+            for row in _lm_eval_results(name, metrics, found)
         ],
-        "answers": [answer for name, kept in found["samples"].items() for answer in _lm_eval_answers(name, kept, cut)],
+        "answers": [
+            answer
+            for name, kept in found["samples"].items()
+            for answer in _lm_eval_answers(name, kept, cut)
+        ],
     }
 
 
@@ -68,8 +78,12 @@ def _lm_eval_client(job: Json, cut: set[str]) -> Any:
         def parse_generations(self, outputs: Any, **more: Any) -> list[str]:
             texts = [text or "" for text in super().parse_generations(outputs=outputs, **more)]
             several = outputs if isinstance(outputs, list) else [outputs]
-            reasons = [choice.get("finish_reason") for output in several for choice in output["choices"]]
-            cut.update(text for text, reason in zip(texts, reasons, strict=False) if reason == "length")
+            reasons = [
+                choice.get("finish_reason") for output in several for choice in output["choices"]
+            ]
+            cut.update(
+                text for text, reason in zip(texts, reasons, strict=False) if reason == "length"
+            )
             return texts
 
     if job["chat"]:
@@ -119,7 +133,12 @@ def _lm_eval_results(name: str, metrics: Json, found: Json) -> list[Json]:
     result = []
     for key, value in metrics.items():
         metric, _, kind = key.partition(",")
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not kind or metric.endswith("_stderr"):
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not kind
+            or metric.endswith("_stderr")
+        ):
             continue
         error = metrics.get(f"{metric}_stderr,{kind}")
         result.append(

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks without a template
@@ -25,12 +27,20 @@ def _work(job: Json, _: Reports) -> Json:
     tokenizer = AutoTokenizer.from_pretrained(str(folder), **named)
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
-    begins = whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
+    begins = (
+        whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
+    )
     return {
-        "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
+        "texts": [
+            tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            for text in job["texts"]
+        ],
         "questions": [_tokenize_question(tokenizer, question) for question in job["questions"]],
         "conversations": [
-            [_converse(tokenizer, conversation["asks"], messages) for messages in conversation["turns"]]
+            [
+                _converse(tokenizer, conversation["asks"], messages)
+                for messages in conversation["turns"]
+            ]
             for conversation in job["conversations"]
         ],
         "begins": begins,

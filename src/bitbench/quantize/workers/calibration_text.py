@@ -19,7 +19,9 @@ def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
             pieces.append(_conversation_ids(document["messages"], tokenizer)[:length])
         else:
             stream += tokenizer(document["text"])["input_ids"]
-    pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
+    pieces += [
+        stream[start : start + length] for start in range(0, len(stream) - length + 1, length)
+    ]
     pieces = [piece for piece in pieces if piece] or [stream]
     random.Random(job["seed"]).shuffle(pieces)
     return pieces[: job["samples"]]

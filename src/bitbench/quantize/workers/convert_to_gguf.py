@@ -28,12 +28,18 @@ def is_converted_as_gpt2(checkpoint: Path) -> bool:
     except (OSError, ValueError):
         return False
     splitter = tokenizer.get("pre_tokenizer") or {}
-    return splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and not tokenizer.get("normalizer")
+    return (
+        splitter.get("type") == "ByteLevel"
+        and splitter.get("use_regex", True)
+        and not tokenizer.get("normalizer")
+    )
 
 
 def _accept_gpt2() -> None:
     """Only where the converter's own list does not know the tokenizer."""
-    text = importlib.import_module("conversion.base").TextModel  # behind all text models; lies beside the converter
+    text = importlib.import_module(
+        "conversion.base"
+    ).TextModel  # behind all text models; lies beside the converter
     recognize = text.get_vocab_base_pre
 
     def recognize_or_gpt2(model: Any, tokenizer: Any) -> Any:

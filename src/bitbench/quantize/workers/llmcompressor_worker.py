@@ -16,7 +16,13 @@ from calibration_text import calibration_text_pieces  # type: ignore[import-not-
 from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
 
 # One scale for all keys of a layer and one for all values, found on the calibration text.
-KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+KV_CACHE_SCHEME = {
+    "num_bits": 8,
+    "type": "float",
+    "strategy": "tensor",
+    "symmetric": True,
+    "dynamic": False,
+}
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 
 
@@ -34,8 +40,12 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     if not torch.accelerator.is_available():
         _leave_memory_unpinned()
     tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
-    computed_in = torch.bfloat16 if torch.accelerator.is_available() or _has_bf16() else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=computed_in, local_files_only=True)
+    computed_in = (
+        torch.bfloat16 if torch.accelerator.is_available() or _has_bf16() else torch.float32
+    )
+    model = AutoModelForCausalLM.from_pretrained(
+        job["model"], dtype=computed_in, local_files_only=True
+    )
     linearize_moe(model)  # experts become linear layers, which alone are rounded
     modifiers = [MODIFIERS[step["step"]](step) for step in job["steps"]]
     report_parts(reports)
@@ -46,7 +56,11 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
         samples = _calibration_samples(job, tokenizer)
         loader = torch.utils.data.DataLoader(samples, batch_size=None)
         unreached = watch_llmcompressor_experts(model)
-        options = {"dataset": loader, "num_calibration_samples": len(samples), "max_seq_length": job["tokens"]}
+        options = {
+            "dataset": loader,
+            "num_calibration_samples": len(samples),
+            "max_seq_length": job["tokens"],
+        }
     oneshot(model=model, processor=tokenizer, recipe=modifiers, **options)
     reports.send("stage", name="writing the checkpoint")
     model.to(torch.bfloat16)
@@ -58,13 +72,17 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
         "samples": len(samples) or None,
         "tokens": sum(sample["input_ids"].shape[1] for sample in samples) or None,
         "unreached": sorted(unreached),
-        "rounded_instead": [name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])],
+        "rounded_instead": [
+            name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])
+        ],
     }
 
 
 def _has_bf16() -> bool:
     """Return whether this processor has bf16 instructions. Without them, calibration takes several times as long."""
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(
+        Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    )
 
 
 def _smoothquant_of(step: Json) -> Any:
@@ -90,7 +108,9 @@ def _gptq_of(step: Json) -> Any:
     from llmcompressor.modifiers.gptq import GPTQModifier
 
     return GPTQModifier(
-        block_size=step["block_size"], dampening_frac=step["dampening"], **llmcompressor_layer_options(step)
+        block_size=step["block_size"],
+        dampening_frac=step["dampening"],
+        **llmcompressor_layer_options(step),
     )
 
 
@@ -136,9 +156,19 @@ def _scheme_of(step: Json) -> Json:
         "strategy": "group" if step["group_size"] else "channel",
         "group_size": step["group_size"],
     }
-    activations = {"num_bits": 8, "type": step["type"], "symmetric": True, "strategy": "token", "dynamic": True}
+    activations = {
+        "num_bits": 8,
+        "type": step["type"],
+        "symmetric": True,
+        "strategy": "token",
+        "dynamic": True,
+    }
     rounded = step["activation_bits"] == 8
-    return {"targets": ["Linear"], "weights": weights, "input_activations": activations if rounded else None}
+    return {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": activations if rounded else None,
+    }
 
 
 def _calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
@@ -150,7 +180,11 @@ def _calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
 
 def watch_llmcompressor_experts(model: Any) -> set[str]:
     """The experts of a mixture; each leaves the set when its first token comes."""
-    waiting = {name: module for name, module in model.named_modules() if re.search(r"\.experts\.\d+$", name)}
+    waiting = {
+        name: module
+        for name, module in model.named_modules()
+        if re.search(r"\.experts\.\d+$", name)
+    }
     unreached = set(waiting)
 
     def watch(name: str, module: Any) -> None:
@@ -158,7 +192,11 @@ def watch_llmcompressor_experts(model: Any) -> set[str]:
             if inputs[0].numel():
                 unreached.discard(name)
 
-        first = next(layer for layer in module.modules() if not list(layer.children()) and hasattr(layer, "weight"))
+        first = next(
+            layer
+            for layer in module.modules()
+            if not list(layer.children()) and hasattr(layer, "weight")
+        )
         first.register_forward_pre_hook(came)
 
     for name, module in waiting.items():

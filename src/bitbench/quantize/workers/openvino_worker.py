@@ -11,12 +11,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[2] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
 
 REPORTED_PACKAGES = ("nncf", "openvino", "optimum-intel", "torch", "transformers")
 # For the server, which turns tokens into text.
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+TOKENIZER = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
 
 
 def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
@@ -29,7 +36,9 @@ def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
         export=True,
         compile=False,
         local_files_only=True,
-        load_in_8bit=None if rounding else False,  # else it rounds models of more than a billion weights unasked
+        load_in_8bit=None
+        if rounding
+        else False,  # else it rounds models of more than a billion weights unasked
         quantization_config=rounding,
     )
     target = Path(job["target"])

@@ -12,7 +12,16 @@ from bitbench.analysis.results.comparison import (
     Replicate,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.model import (
+    Document,
+    Mark,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Unit,
+)
 from bitbench.reports.document.numbers import estimated, percent, quantity_unit, share, times
 from bitbench.reports.document.words import (
     MAX_NAME,
@@ -43,7 +52,11 @@ def comparison_document(comparison: Comparison) -> Document:
     """What the limits say closes the answer, so that it is the last line in a terminal."""
     limits = [Paragraph(_limits(comparison))] if comparison.gates or comparison.cached else []
     conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
-    found = [(metric, points) for metric in comparison.definitions if (points := _points_of(comparison, metric))]
+    found = [
+        (metric, points)
+        for metric in comparison.definitions
+        if (points := _points_of(comparison, metric))
+    ]
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
     notes = bullets(_notes(comparison))
@@ -88,7 +101,9 @@ def _title(comparison: Comparison, metric: str) -> str:
 
 def _limits(comparison: Comparison) -> Phrase:
     verdicts = [gate.verdict for gate in comparison.gates]
-    counts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
+    counts = [
+        f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts
+    ]
     if not counts:
         return strong(f"Inconclusive: {CACHED_ON_ONE_SIDE}; exit code {comparison.exit_code:d}.")
     return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
@@ -104,15 +119,25 @@ def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compar
     yield words_column("Workload", lambda row: Name(row.candidate.workload))
 
 
-def _metric_section(comparison: Comparison, metric: str, points: Sequence[ComparedPoint], labels: Labels) -> Section:
+def _metric_section(
+    comparison: Comparison, metric: str, points: Sequence[ComparedPoint], labels: Labels
+) -> Section:
     definition = comparison.definitions[metric]
     figures = table(
         points,
         *_names(points, labels),
-        number_column("Before", quantity_unit(definition), lambda point: estimated(point.before, definition)),
-        number_column("After", quantity_unit(definition), lambda point: estimated(point.after, definition)),
+        number_column(
+            "Before", quantity_unit(definition), lambda point: estimated(point.before, definition)
+        ),
+        number_column(
+            "After", quantity_unit(definition), lambda point: estimated(point.after, definition)
+        ),
         ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
-        words_column("Starts", lambda point: f"{_starts(point.before)} / {_starts(point.after)}", shown_from=110),
+        words_column(
+            "Starts",
+            lambda point: f"{_starts(point.before)} / {_starts(point.after)}",
+            shown_from=110,
+        ),
         words_column("Verdict", lambda point: point.verdict.value),
     )
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
@@ -120,7 +145,9 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
 
 def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
     """`Times better (95 %)`; corrected for several at once, where each may be tested at a level of its own."""
-    levels = {point.corrected.confidence or 0.0 for point in points if point.corrected} or {comparison.confidence}
+    levels = {point.corrected.confidence or 0.0 for point in points if point.corrected} or {
+        comparison.confidence
+    }
     return f"Times better ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
 
 
@@ -135,11 +162,15 @@ def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Sec
     outcomes = table(
         gates,
         *_names(gates, labels),
-        number_column(f"Change ({percent(_single(comparison))})", Unit.SHARE, _change, intervals_from=0),
+        number_column(
+            f"Change ({percent(_single(comparison))})", Unit.SHARE, _change, intervals_from=0
+        ),
         words_column("Outcome", lambda gate: gate.verdict.value),
         mark=lambda gate: Mark.ALARM if gate.verdict is Verdict.MISSED else None,
     )
-    return Section(say(f"Fails if {condition}"), (outcomes, *bullets(_doubts(gates))), in_terminal=True)
+    return Section(
+        say(f"Fails if {condition}"), (outcomes, *bullets(_doubts(gates))), in_terminal=True
+    )
 
 
 def _change(gate: GateResult) -> Quantity | None:
@@ -175,10 +206,17 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             f"at {percent(comparison.confidence)} would be narrower."
         )
     for cached in comparison.cached:
-        shares = share(cached.before), " of the prompt tokens came from a prefix cache before, ", share(cached.after)
+        shares = (
+            share(cached.before),
+            " of the prompt tokens came from a prefix cache before, ",
+            share(cached.after),
+        )
         yield say(Name(cached.point.name), " is not compared: ", *shares, " after. ", WITHOUT_CACHE)
     for lost in comparison.unpaired:
-        yield say(Name(lost.point.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
+        yield say(
+            Name(lost.point.name),
+            f" {lost.reason}{': it had one before' if lost.was_lost else ''}.",
+        )
     for difference in comparison.differences:
         subject = say(" of ", Name(difference.subject)) if difference.subject else ()
         allowed = " (allowed)" if difference.is_allowed else ""
@@ -193,12 +231,20 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         )
     if comparison.unknown_facts:
         yield say(
-            "Missing on both sides, so not checked: ", listing([fact.value for fact in comparison.unknown_facts]), "."
+            "Missing on both sides, so not checked: ",
+            listing([fact.value for fact in comparison.unknown_facts]),
+            ".",
         )
     if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
         yield say(
             "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
             "more), and the intervals do not cover a restart."
         )
-    elif any(not side.covers_starts for point in comparison.points for side in (point.before, point.after)):
-        yield say("Some points have a single start, so no interval: a restart alone may make such a difference.")
+    elif any(
+        not side.covers_starts
+        for point in comparison.points
+        for side in (point.before, point.after)
+    ):
+        yield say(
+            "Some points have a single start, so no interval: a restart alone may make such a difference."
+        )

@@ -30,7 +30,10 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import cached_remarks, remarks, stream_remarks
 from bitbench.reports.sections.lead import answer_marks, lead
-from bitbench.reports.sections.quality import quality_rounding_sentences, undecided_quality_sentences
+from bitbench.reports.sections.quality import (
+    quality_rounding_sentences,
+    undecided_quality_sentences,
+)
 from bitbench.reports.sections.ranked import results_table
 from bitbench.study.workload import workload_length_text
 from bitbench.util.units import written_seconds
@@ -53,7 +56,9 @@ def quick_server_document(summary: StudySummary, url: str, growth: float, folder
     return Document(
         say(Name(server.name), f" at {url}: {asked}"),
         (
-            *bullets([*_failed(summary, points), *cached_remarks(summary), *stream_remarks(summary)]),
+            *bullets(
+                [*_failed(summary, points), *cached_remarks(summary), *stream_remarks(summary)]
+            ),
             *([_load_table(summary, known)] if known else []),
             *(_reached(summary, known, target, growth, _refused(summary, points)) if known else ()),
         ),
@@ -70,7 +75,11 @@ def _load_table(summary: StudySummary, points: Sequence[PointSummary]) -> Table:
 
 
 def _reached(
-    summary: StudySummary, points: Sequence[PointSummary], target: str, growth: float, refused: PointSummary | None
+    summary: StudySummary,
+    points: Sequence[PointSummary],
+    target: str,
+    growth: float,
+    refused: PointSummary | None,
 ) -> Iterator[Block]:
     """Where throughput ends to grow, and what one stream gets there. `target`: the URL, with what it must be sent.
     `refused`: the first load that the server turned away."""
@@ -87,7 +96,9 @@ def _reached(
         verdict = say(verdict, ", and still rising")
     ends = [points[0]] if knee == points[0] else [points[0], knee]
     yield paragraph(
-        strong(verdict, "."), " ", *(word for point in ends for word in (_of_a_stream(summary, point), " "))
+        strong(verdict, "."),
+        " ",
+        *(word for point in ends for word in (_of_a_stream(summary, point), " ")),
     )
     limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].value)
     yield paragraph("Next, the highest rate that meets a limit on the first token:")
@@ -100,7 +111,11 @@ def _of_a_stream(summary: StudySummary, point: PointSummary) -> Phrase:
     pace = number(point.metrics[OUTPUT].value / streams, "tok/s")
     each = " each" if streams > 1 else ""
     return say(
-        f"{plural(streams, 'stream')}: ", pace, f"{each}, TTFT ", number(point.metrics[TTFT].value, Unit.SECONDS), "."
+        f"{plural(streams, 'stream')}: ",
+        pace,
+        f"{each}, TTFT ",
+        number(point.metrics[TTFT].value, Unit.SECONDS),
+        ".",
     )
 
 
@@ -118,7 +133,9 @@ def _failed(summary: StudySummary, points: Sequence[PointSummary]) -> Iterator[P
 def _refused(summary: StudySummary, points: Sequence[PointSummary]) -> PointSummary | None:
     """Return the lowest load at which the server itself failed; None where it served each."""
     failed = [point for point in points if OUTPUT not in point.metrics and point.failures]
-    refused = [point for point in failed if point.failures[0].failure.outcome not in NOT_THE_ENGINES]
+    refused = [
+        point for point in failed if point.failures[0].failure.outcome not in NOT_THE_ENGINES
+    ]
     return min(refused, key=lambda point: _streams(summary, point), default=None)
 
 

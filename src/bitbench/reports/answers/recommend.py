@@ -57,9 +57,13 @@ from bitbench.util.units import show_bytes
 
 
 def deployment_section(what: Words, command: tuple[str, ...]) -> Section:
-    about = paragraph("As it was measured, prefix caching off; size context and concurrency for your own requests.")
+    about = paragraph(
+        "As it was measured, prefix caching off; size context and concurrency for your own requests."
+    )
     return Section(
-        say("To deploy ", what), (about, CodeBlock(tuple(deployment_section_lines(command)))), in_terminal=True
+        say("To deploy ", what),
+        (about, CodeBlock(tuple(deployment_section_lines(command)))),
+        in_terminal=True,
     )
 
 
@@ -93,11 +97,19 @@ def recommendation_document(found: Recommendation) -> Document:
     return Document(
         say("What to run: ", found.study),
         (
-            paragraph("Asked for: ", recommendation_goal_phrase(goal, found.limits, found.memory_name), "."),
+            paragraph(
+                "Asked for: ",
+                recommendation_goal_phrase(goal, found.limits, found.memory_name),
+                ".",
+            ),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
             *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
         ),
-        (*(_section(found, choice) for choice in found.choices), *_deployments(found), *_what_to_know(found)),
+        (
+            *(_section(found, choice) for choice in found.choices),
+            *_deployments(found),
+            *_what_to_know(found),
+        ),
     )
 
 
@@ -107,9 +119,13 @@ def recommendation_goal_phrase(goal: str, limits: Limits, memory_name: str) -> P
         for objective in limits.objectives
     ]
     if limits.memory_bytes is not None:
-        asked.append(f"{memory_name} of at most {recommendation_limit_text('bytes', limits.memory_bytes)}")
+        asked.append(
+            f"{memory_name} of at most {recommendation_limit_text('bytes', limits.memory_bytes)}"
+        )
     if limits.quality_loss is not None:
-        asked.append(f"quality loss of at most {recommendation_limit_text('share', limits.quality_loss)}")
+        asked.append(
+            f"quality loss of at most {recommendation_limit_text('share', limits.quality_loss)}"
+        )
     return say(goal, " with ", listing(asked)) if asked else say(goal, ", without limits")
 
 
@@ -126,7 +142,11 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
         return _use(found, choice, choice.of(choice.chosen))
     if choice.starts_needed is not None:
-        return strong("One start decides nothing on ", Name(choice.workload), f"; {choice.starts_needed} of each may.")
+        return strong(
+            "One start decides nothing on ",
+            Name(choice.workload),
+            f"; {choice.starts_needed} of each may.",
+        )
     if any(judged.figure for judged in choice.judged):
         return _none_meets(choice)
     return strong("No config has a result on ", Name(choice.workload), ".")
@@ -134,15 +154,23 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     said = [strong(_headline(choice, judged)), _figures(found, choice, judged)]
-    if judged.same_engine is not None:  # the baseline runs on another one: what quantization alone brought
+    if (
+        judged.same_engine is not None
+    ):  # the baseline runs on another one: what quantization alone brought
         other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
         meaning = ratio_meaning(found.primary_metric, other)
-        said.append(say("On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, "."))
+        said.append(
+            say("On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, ".")
+        )
     if judged.failed_trials:
         said.append(say(f"Caution: {judged.failed_trials} of its {judged.trials} trials failed."))
     if choice.undecided:
         said.append(
-            say("Undecided between it and ", listing(name_phrases(each.name for each in choice.undecided)), ".")
+            say(
+                "Undecided between it and ",
+                listing(name_phrases(each.name for each in choice.undecided)),
+                ".",
+            )
         )
     return joined(said, " ")
 
@@ -159,7 +187,9 @@ def _headline(choice: Choice, judged: Judged) -> Phrase:
 
 
 def _figures(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
-    figure = say(f"Its {found.primary_metric.name} is ", estimated(judged.figure, found.primary_metric))
+    figure = say(
+        f"Its {found.primary_metric.name} is ", estimated(judged.figure, found.primary_metric)
+    )
     ratio = times(judged.ratio_to_baseline)
     if ratio is not None and choice.baseline is not None:
         baseline = say("the baseline ", Name(choice.baseline.name))
@@ -171,7 +201,9 @@ def _figures(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
 
 def _none_meets(choice: Choice) -> Phrase:
     asked = [finding for judged in choice.judged for finding in judged.findings]
-    limits = listing(list(dict.fromkeys(finding.name for finding in asked))) or say("the study's limits on quality")
+    limits = listing(list(dict.fromkeys(finding.name for finding in asked))) or say(
+        "the study's limits on quality"
+    )
     unsure = choice.with_verdict(Verdict.INCONCLUSIVE)
     if not unsure:
         return strong("No config meets ", limits, " on ", Name(choice.workload), ".")
@@ -187,11 +219,19 @@ def _to_decide(unsure: Sequence[Judged]) -> Phrase:
         return say("run the study again with a larger budget or more starts")
     if any(finding.reason == QUALITY_NOT_MEASURED for finding in open_ones):
         return say("add ", Name("quality: {}"), " to the study and run it into a new folder")
-    return say("measure quality with more ", Name("windows"), " or a longer ", Name("corpus"), ", into a new folder")
+    return say(
+        "measure quality with more ",
+        Name("windows"),
+        " or a longer ",
+        Name("corpus"),
+        ", into a new folder",
+    )
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:
-    blocks: list[Block] = [*bullets((*_without_result(choice), *finding_reasons(_findings(choice))))]
+    blocks: list[Block] = [
+        *bullets((*_without_result(choice), *finding_reasons(_findings(choice))))
+    ]
     if any(judged.figure for judged in choice.judged):
         labels = Labels((judged.config for judged in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
@@ -201,7 +241,9 @@ def _section(found: Recommendation, choice: Choice) -> Section:
 
 
 def _findings(choice: Choice) -> Iterator[tuple[str, Finding]]:
-    yield from ((judged.config.name, finding) for judged in choice.judged for finding in judged.findings)
+    yield from (
+        (judged.config.name, finding) for judged in choice.judged for finding in judged.findings
+    )
 
 
 def _without_result(choice: Choice) -> Iterator[Phrase]:
@@ -211,18 +253,28 @@ def _without_result(choice: Choice) -> Iterator[Phrase]:
         if judged.figure is None:
             causes.setdefault(judged.why_no_result, []).append(judged.config.name)
     for cause, configs in causes.items():
-        yield say("No result of ", listing(name_phrases(configs)), ": ", plain_words(cause, MAX_CAUSE), ".")
+        yield say(
+            "No result of ",
+            listing(name_phrases(configs)),
+            ": ",
+            plain_words(cause, MAX_CAUSE),
+            ".",
+        )
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     """A column per limit, which a narrow terminal keeps; then the ratio, and memory where that is no limit."""
     asked = next(judged for judged in choice.judged if judged.figure is not None).findings
     limits = (
-        number_column(limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS)
+        number_column(
+            limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS
+        )
         for place, limit in enumerate(asked)
     )
     figures: list[ColumnOf[Judged]] = []
-    if all(finding.name != MEMORY for finding in asked) and any(judged.memory for judged in choice.judged):
+    if all(finding.name != MEMORY for finding in asked) and any(
+        judged.memory for judged in choice.judged
+    ):
         figures.append(number_column("Memory", Unit.BYTES, _memory, shown_from=ROOM))
     return table(
         choice.judged,
@@ -236,7 +288,9 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
         *limits,
         ratio_column(
             "vs. baseline",
-            lambda judged: "baseline" if judged.config == choice.baseline else times(judged.ratio_to_baseline),
+            lambda judged: (
+                "baseline" if judged.config == choice.baseline else times(judged.ratio_to_baseline)
+            ),
         ),
         *figures,
         mark=lambda judged: Mark.BEST if judged.config == choice.chosen else None,

@@ -29,7 +29,12 @@ from bitbench.reports.document.numbers import (
 from bitbench.reports.document.palette import MOST_SERIES
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.ranked import ranked_metric_definition
-from bitbench.reports.sections.sweep import LOAD, sweep_level, sweep_shape_without, sweep_tail_metric
+from bitbench.reports.sections.sweep import (
+    LOAD,
+    sweep_level,
+    sweep_shape_without,
+    sweep_tail_metric,
+)
 from bitbench.study.metrics import METRICS, OBJECTIVES
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload, workload_length_text
@@ -97,7 +102,9 @@ class _Curves:
     @property
     def shape(self) -> str:
         first = self.group[0]
-        asked, answered = (workload_length_text(length) for length in (first.input_tokens, first.output_tokens))
+        asked, answered = (
+            workload_length_text(length) for length in (first.input_tokens, first.output_tokens)
+        )
         return f"{asked} tokens in, {answered} out"
 
     @property
@@ -133,7 +140,9 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     ranking = next(ranking for ranking in summary.rankings if ranking.workload == group[-1].name)
     ranked = [entry.config for entry in ranking.entries]
     order = dict.fromkeys([*ranked, *(config.config for config in summary.configs)])
-    every = _Curves(summary, group, [_Line(config, labels[config], "latency_s") for config in order])
+    every = _Curves(
+        summary, group, [_Line(config, labels[config], "latency_s") for config in order]
+    )
     curves = _most_curves(every)
     throughput, latency = summary.definitions[THROUGHPUT], summary.definitions["latency_s"]
     figures = [estimated(point.metrics.get(THROUGHPUT), throughput) for _, point, _ in curves.drawn]
@@ -148,7 +157,11 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     ]
     unit = curves.over[1]
     measured = {line.config for line, _, _ in every.drawn}
-    left_out = f"Shown are {len(curves.lines)} of {len(measured)} configs." if len(curves.lines) < len(measured) else ""
+    left_out = (
+        f"Shown are {len(curves.lines)} of {len(measured)} configs."
+        if len(curves.lines) < len(measured)
+        else ""
+    )
     absent = absent_from_figure(summary, {each.name for each in group}, measured, labels)
     return _lines_figure(
         f"load-{group[0].name}",
@@ -179,7 +192,11 @@ def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
     found = {"ttft": {metric: ranked_metric_definition(summary, metric).label for metric in times}}
     for objective in summary.study.objectives:
         metric = OBJECTIVES[objective.name]
-        sound = all(point.tails[metric.column].is_carried for point in summary.points if metric.column in point.tails)
+        sound = all(
+            point.tails[metric.column].is_carried
+            for point in summary.points
+            if metric.column in point.tails
+        )
         label = metric.label if sound else f"{metric.label} or slowest"
         found.setdefault(objective.metric, {})[metric.column] = label
     return found | {"throughput": {THROUGHPUT: "output throughput"}}
@@ -200,12 +217,19 @@ def _level_figure(curves: _Curves, shows: str) -> Figure | None:
         if objective.metric == shows
     ]
     answers = _answer(summary.search)
-    words, better = (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
+    words, better = (
+        (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
+    )
     over, unit = curves.over
-    loads = [*fig.figure_field_values(rows, "x"), *fig.figure_field_values(answers, "guide_low", "guide_high")]
+    loads = [
+        *fig.figure_field_values(rows, "x"),
+        *fig.figure_field_values(answers, "guide_low", "guide_high"),
+    ]
     heights = [*fig.figure_field_values(rows, "y"), *fig.figure_field_values(limits, "guide_y")]
     ends = fig.figure_field_values(rows, "y_low", "y_high")
-    tails = [point.tails[line.metric] for line, point, _ in curves.drawn if line.metric in point.tails]
+    tails = [
+        point.tails[line.metric] for line, point, _ in curves.drawn if line.metric in point.tails
+    ]
     has_slowest = any(tail.note for tail in tails if tail.percent > MEDIAN)
     return _lines_figure(
         f"load-{shows}-{curves.group[0].name}",
@@ -214,11 +238,15 @@ def _level_figure(curves: _Curves, shows: str) -> Figure | None:
             f"{curves.shape}.",
             "Red: the limit." if limits else "",
             "Band: the interval of the highest rate that meets the limit." if answers else "",
-            "Where too few requests were sent for a p99, the slowest is shown in its place." if has_slowest else "",
+            "Where too few requests were sent for a p99, the slowest is shown in its place."
+            if has_slowest
+            else "",
         ),
         rows,
         x=fig.axis_for(f"{over} ({unit})", loads, zero=True),
-        y=fig.axis_for(f"{words} ({curves.scale.unit}), {better} is better", heights, ends, zero=True),
+        y=fig.axis_for(
+            f"{words} ({curves.scale.unit}), {better} is better", heights, ends, zero=True
+        ),
         at=unit,
         guides=[*limits, *answers],
     )
@@ -227,8 +255,13 @@ def _level_figure(curves: _Curves, shows: str) -> Figure | None:
 def _answer(search: RateAnswer | None) -> list[fig.Row]:
     if search is None or search.rate is None:
         return []
-    row: fig.Row = {"guide": shown(Quantity(search.rate, "requests/s", digits=ROUGH)), "guide_x": search.rate}
-    return [row if search.high is None else row | {"guide_low": search.low, "guide_high": search.high}]
+    row: fig.Row = {
+        "guide": shown(Quantity(search.rate, "requests/s", digits=ROUGH)),
+        "guide_x": search.rate,
+    }
+    return [
+        row if search.high is None else row | {"guide_low": search.low, "guide_high": search.high}
+    ]
 
 
 def _lines_figure(
@@ -259,10 +292,14 @@ def _lines_figure(
         *_guides(x, y, guides),
         base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
         *fig.error_bars(x, y, colour=colour, opacity=0.45),
-        base.mark("point", filled=True, size=60).encode(x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about),
+        base.mark("point", filled=True, size=60).encode(
+            x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about
+        ),
     ]
     if is_marked:
-        first = fig.halo(base.where({"field": "series", "equal": names[0]}), "dim", align="center", dy=-12)
+        first = fig.halo(
+            base.where({"field": "series", "equal": names[0]}), "dim", align="center", dy=-12
+        )
         layers += [text.encode(x=x.x(), y=y.y(), text="at:N") for text in first]
     sentences = [*caption, fig.cut_sentence(rows, x=x, y=y)]
     return fig.layered_figure(name, title, sentences, layers, [*rows, *guides], height=HEIGHT)
@@ -278,10 +315,14 @@ def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[fig.Row]) -> li
         upright = fig.figure_layer_where("isValid(datum.guide_x)")
         layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
         texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
-        layers += [text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts]
+        layers += [
+            text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts
+        ]
     if any("guide_y" in guide for guide in guides):
         lying = fig.figure_layer_where("isValid(datum.guide_y)")
         layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
         texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
-        layers += [text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts]
+        layers += [
+            text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts
+        ]
     return layers

@@ -43,7 +43,10 @@ class Layer:
 
     def encode(self, **channels: str | Spec | Sequence[Spec]) -> "Layer":
         """A text is a field with its type (`x:Q`); that of `x2` and `y2` has none, since they share that of x and y."""
-        read = {name: figure_channel(what) if isinstance(what, str) else what for name, what in channels.items()}
+        read = {
+            name: figure_channel(what) if isinstance(what, str) else what
+            for name, what in channels.items()
+        }
         return replace(self, encoding=self.encoding | read)
 
     @property
@@ -173,26 +176,45 @@ def _log_ticks(low: float, high: float) -> list[float]:
     """Round values, each with a label: left alone, a logarithmic axis draws nine lines a decade and names a few."""
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
-        found = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        found = [
+            step * 10.0**decade
+            for decade in decades
+            for step in steps
+            if low <= step * 10.0**decade <= high
+        ]
         if len(found) >= FEWEST_TICKS:
             return found
     return []
 
 
 def halo(
-    layer: Layer, style: str, *, align: Literal["left", "right", "center"], dx: float = 0, dy: float = 0
+    layer: Layer,
+    style: str,
+    *,
+    align: Literal["left", "right", "center"],
+    dx: float = 0,
+    dy: float = 0,
 ) -> list[Layer]:
     """Text that can be read over lines: a rim in the colour of the paper, then the text itself. `encode` both."""
-    return [layer.mark("text", style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
+    return [
+        layer.mark("text", style=styles, align=align, dx=dx, dy=dy)
+        for styles in ([style, "rim"], [style])
+    ]
 
 
-def error_bars(x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look: Any) -> list[Layer]:
+def error_bars(
+    x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look: Any
+) -> list[Layer]:
     """Intervals along both axes, cut off at the edge."""
     colours: dict[str, Any] = {} if colour is None else {"color": colour}
     upright = figure_layer_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
     lying = figure_layer_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
-    down, up = (layer.encode(x=x.x(), **colours) for layer in cut_marks("y", y, ("down", "up"), **look))
-    left, right = (layer.encode(y=y.y(), **colours) for layer in cut_marks("x", x, ("left", "right"), **look))
+    down, up = (
+        layer.encode(x=x.x(), **colours) for layer in cut_marks("y", y, ("down", "up"), **look)
+    )
+    left, right = (
+        layer.encode(y=y.y(), **colours) for layer in cut_marks("x", x, ("left", "right"), **look)
+    )
     return [
         upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **colours),
         lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **colours),
@@ -230,7 +252,11 @@ def cut_sentence(rows: Iterable[Row], **axes: ChartAxis) -> str:
     for row in rows:
         for name, axis in axes.items():
             low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-            if isinstance(low, float) and isinstance(high, float) and (low < axis.low or high > axis.high):
+            if (
+                isinstance(low, float)
+                and isinstance(high, float)
+                and (low < axis.low or high > axis.high)
+            ):
                 return CUT
     return ""
 
@@ -252,17 +278,23 @@ def axis_for(
     if low > 0 and high / low >= LOG_FROM:
         reach = (high / low) ** MOST_BEYOND
         inner = [value for value in others if low / reach <= value <= high * reach]
-        return ChartAxis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True)
+        return ChartAxis(
+            title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True
+        )
     if (more := least_span * abs(high) - (high - low)) > 0:
         low, high = low - more / 2, high + more / 2
     size = (high - low) or abs(high) or 1.0
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
-    return ChartAxis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False)
+    return ChartAxis(
+        title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False
+    )
 
 
-def axis_of(title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0) -> ChartAxis:
+def axis_of(
+    title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0
+) -> ChartAxis:
     """For marks that `place` put along it."""
     ends = figure_field_values(rows, f"{field}_low", f"{field}_high")
     return axis_for(title, figure_field_values(rows, field), ends, zero=zero, least_span=least_span)
@@ -272,7 +304,12 @@ MOST_NAMED = 6
 
 
 def absent_from_figure(
-    summary: StudySummary, workloads: Collection[str], shown: Collection[Config], labels: Labels, *, lacks: str = ""
+    summary: StudySummary,
+    workloads: Collection[str],
+    shown: Collection[Config],
+    labels: Labels,
+    *,
+    lacks: str = "",
 ) -> str:
     """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
 
@@ -282,7 +319,11 @@ def absent_from_figure(
     for point in summary.points:
         config = point.point.config
         if point.point.workload in workloads and config not in shown:
-            missing[config] = lacks if has_ranked_result(summary, point) else ranked_point_outcomes(point) or "not run"
+            missing[config] = (
+                lacks
+                if has_ranked_result(summary, point)
+                else ranked_point_outcomes(point) or "not run"
+            )
     engines = {config.engine for config in shown}
     for refusal in summary.refusals:
         config = refusal.point.config
@@ -290,6 +331,9 @@ def absent_from_figure(
         if refusal.point.workload in workloads and not is_seen:
             missing.setdefault(config, "not made" if refusal.was_tried else "refused")
     alike = grouped((config for config in missing if missing[config]), missing.__getitem__)
-    named = {why: listing([labels[config] for config in same], most=MOST_NAMED) for why, same in alike.items()}
+    named = {
+        why: listing([labels[config] for config in same], most=MOST_NAMED)
+        for why, same in alike.items()
+    }
     parts = [f"{plain_text(names)} ({why})" for why, names in named.items()]
     return f"Not shown: {'; '.join(parts)}." if parts else ""

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 from bitbench.analysis.results.summary import Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, Spec, absent_from_figure, figure_channel, figure_constant
+from bitbench.reports.charts.figure import (
+    Layer,
+    Spec,
+    absent_from_figure,
+    figure_channel,
+    figure_constant,
+)
 from bitbench.reports.document.model import Figure, Quantity
 from bitbench.reports.document.numbers import Scale, shown
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
@@ -15,7 +21,11 @@ from bitbench.reports.sections.ranked import (
 )
 from bitbench.study.plan import Config
 
-LANE, WIDEST_LANE, GAP = 15, 34, 9  # pixels: one workload of a config, where there are few, and between configs
+LANE, WIDEST_LANE, GAP = (
+    15,
+    34,
+    9,
+)  # pixels: one workload of a config, where there are few, and between configs
 LEAST_HEIGHT = 240
 MOST_LANES = 26  # as high as a first screen has room for
 MOST_WORKLOADS = 4
@@ -26,26 +36,45 @@ ROOM = 0.14  # of the axis, for the figure behind the last interval
 
 def ratio_figure(summary: StudySummary, labels: Labels) -> Figure | None:
     """None where no config has a ratio to another. `labels`: marked with what the answer says of each."""
-    rankings = [ranking for ranking in summary.rankings if any(entry.ratio_to_baseline for entry in ranking.entries)]
+    rankings = [
+        ranking
+        for ranking in summary.rankings
+        if any(entry.ratio_to_baseline for entry in ranking.entries)
+    ]
     if not rankings:
         return None
     drawn = rankings[:MOST_WORKLOADS]
-    known = [config for config in ranked_configs(summary) if any(_has_mark(ranking, config) for ranking in drawn)]
+    known = [
+        config
+        for config in ranked_configs(summary)
+        if any(_has_mark(ranking, config) for ranking in drawn)
+    ]
     configs = _with_room(known, summary, labels, max(3, MOST_LANES // len(drawn)))
-    rows = [_row(ranking, config, labels) for config in configs for ranking in drawn if _has_mark(ranking, config)]
+    rows = [
+        _row(ranking, config, labels)
+        for config in configs
+        for ranking in drawn
+        if _has_mark(ranking, config)
+    ]
     definition = summary.definitions[summary.primary_metric]
     caption = (
         _meaning([labels[config] for config in configs]),
         f"Shown are {len(configs)} of {len(known)} configs." if len(configs) < len(known) else "",
-        f"Shown are {len(drawn)} of {len(rankings)} workloads." if len(drawn) < len(rankings) else "",
+        f"Shown are {len(drawn)} of {len(rankings)} workloads."
+        if len(drawn) < len(rankings)
+        else "",
         absent_from_figure(summary, {ranking.workload for ranking in drawn}, known, labels),
         labels.shared,
     )
     title = f"{definition.name.capitalize()} against the baseline"
-    return ratio_rows("answer-ratios", title, caption, rows, "times as good as the baseline, more is better")
+    return ratio_rows(
+        "answer-ratios", title, caption, rows, "times as good as the baseline, more is better"
+    )
 
 
-def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> Figure:
+def ratio_rows(
+    name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str
+) -> Figure:
     """One row per `config` and a colour per `workload`: `value` with its ends, around 1."""
     values = [1.0, *fig.figure_field_values(rows, "value")]
     ends = fig.figure_field_values(rows, "value_low", "value_high")
@@ -57,17 +86,26 @@ def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row
     edge = axis.high
     caption = [*caption, fig.cut_sentence(rows, value=axis)]
     axis = replace(axis, high=axis.value(1 + ROOM))
-    names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
+    names, groups = (
+        [str(each) for each in dict.fromkeys(row[of] for row in rows)]
+        for of in ("config", "workload")
+    )
     lanes = len(groups) + 1
     lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * lanes)))
     height = len(names) * (lane * lanes + GAP)
-    return fig.layered_figure(name, title, caption, _layers(axis, edge, names, groups), rows, height=height)
+    return fig.layered_figure(
+        name, title, caption, _layers(axis, edge, names, groups), rows, height=height
+    )
 
 
-def ratio_row(config: str, workload: str, ratio: Quantity | None, *, is_flagged: bool = False) -> fig.Row:
+def ratio_row(
+    config: str, workload: str, ratio: Quantity | None, *, is_flagged: bool = False
+) -> fig.Row:
     """None: what the others are compared with."""
     place = (
-        fig.place_on_axis("value", ratio, Scale("")) if ratio else {"value": 1.0, "value_low": None, "value_high": None}
+        fig.place_on_axis("value", ratio, Scale(""))
+        if ratio
+        else {"value": 1.0, "value_low": None, "value_high": None}
     )
     return {
         "config": config,
@@ -80,7 +118,9 @@ def ratio_row(config: str, workload: str, ratio: Quantity | None, *, is_flagged:
     }
 
 
-def _with_room(known: Sequence[Config], summary: StudySummary, labels: Labels, most: int) -> list[Config]:
+def _with_room(
+    known: Sequence[Config], summary: StudySummary, labels: Labels, most: int
+) -> list[Config]:
     """The fastest; what the answer names and the baseline are always among them."""
     if len(known) <= most:
         return list(known)
@@ -95,16 +135,27 @@ def _has_mark(ranking: Ranking, config: Config) -> bool:
 
 def _row(ranking: Ranking, config: Config, labels: Labels) -> fig.Row:
     flagged = labels.mark(config) == FLAGGED
-    return ratio_row(labels[config], ranking.workload, ranked_ratio_to_baseline(ranking, config), is_flagged=flagged)
+    return ratio_row(
+        labels[config],
+        ranking.workload,
+        ranked_ratio_to_baseline(ranking, config),
+        is_flagged=flagged,
+    )
 
 
 def _meaning(names: Sequence[str]) -> str:
     marks = {CHOSEN: "recommended", FLAGGED: "quality flagged"}
-    meant = [f"{mark} {words}" for mark, words in marks.items() if any(name.startswith(mark) for name in names)]
+    meant = [
+        f"{mark} {words}"
+        for mark, words in marks.items()
+        if any(name.startswith(mark) for name in names)
+    ]
     return f"{'; '.join(['Lines are intervals', *meant])}."
 
 
-def _layers(axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: Sequence[str]) -> list[Layer]:
+def _layers(
+    axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: Sequence[str]
+) -> list[Layer]:
     """`edge`: where intervals are cut off."""
     several = len(workloads) > 1
     y = figure_channel("config:N", sort=list(names), axis=None)
@@ -119,9 +170,17 @@ def _layers(axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: S
         base.where("isValid(datum.value_low)")
         .mark("rule", strokeWidth=2.5)
         .encode(x=axis.x("value_low"), x2="end", color=colour, opacity=faint),
-        *(arrow.encode(color=colour, opacity=faint) for arrow in fig.cut_marks("value", axis, high=edge, base=base)),
-        base.mark("point", filled=True, size=70).encode(x=axis.x("value"), color=colour, opacity=faint, tooltip=about),
-        *(text.encode(x=axis.x("end"), text="shown:N") for text in fig.halo(base, "dim", align="left", dx=8)),
+        *(
+            arrow.encode(color=colour, opacity=faint)
+            for arrow in fig.cut_marks("value", axis, high=edge, base=base)
+        ),
+        base.mark("point", filled=True, size=70).encode(
+            x=axis.x("value"), color=colour, opacity=faint, tooltip=about
+        ),
+        *(
+            text.encode(x=axis.x("end"), text="shown:N")
+            for text in fig.halo(base, "dim", align="left", dx=8)
+        ),
         *(name.mark("text", style="name", fontWeight=weight) for name, weight in _names(y)),
     ]
 

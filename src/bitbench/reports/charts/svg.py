@@ -23,11 +23,15 @@ def can_draw_files() -> bool:
 def figure_svg(figure: Figure, width: int = WIDTH) -> str:
     """Return a figure as it stands alone. Raises StoreError without the extra `figures`."""
     if not can_draw_files():
-        raise StoreError("a figure as a file needs vl-convert; `pip install 'bitbench[figures]'` installs it")
+        raise StoreError(
+            "a figure as a file needs vl-convert; `pip install 'bitbench[figures]'` installs it"
+        )
     import vl_convert
 
     specification = json.dumps(_figure_file_spec(figure, width), sort_keys=True)
-    return _renumber_clips(str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))) + "\n"
+    return (
+        _renumber_clips(str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))) + "\n"
+    )
 
 
 def _renumber_clips(svg: str) -> str:

@@ -3,14 +3,31 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, PointSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import (
+    ConfigQuality,
+    MetricDefinition,
+    PointSummary,
+    Ranking,
+    StudySummary,
+)
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, absent_from_figure
 from bitbench.reports.document.model import Figure, Quantity, Unit, plain_text
-from bitbench.reports.document.numbers import estimated, quantity_scale, quantity_unit, shown, spread_quantity
+from bitbench.reports.document.numbers import (
+    estimated,
+    quantity_scale,
+    quantity_unit,
+    shown,
+    spread_quantity,
+)
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.ranked import has_ranked_result, rank_text, ranked_entry, ranked_points
+from bitbench.reports.sections.ranked import (
+    has_ranked_result,
+    rank_text,
+    ranked_entry,
+    ranked_points,
+)
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
@@ -18,7 +35,9 @@ HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
 FEW_LABELS = 5  # of more marks only those are named that the front or the answer names
 BESIDE = 9  # pixels between a mark and its name
-LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
+LEAST_SPAN = {
+    "memory": 0.1
+}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,11 @@ class _Measure:
     def ends(self, config: Config) -> list[float]:
         """Its value, and those of its interval, turned so that more is better. Without an interval it is a point."""
         quantity = self.of[config]
-        return [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
+        return [
+            self.sign * end
+            for end in (quantity.value, quantity.low, quantity.high)
+            if end is not None
+        ]
 
 
 def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> bool:
@@ -45,7 +68,9 @@ def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[fl
 
 def trade_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
     """Draw speed against quality, or against memory if no quality is known of two configs with a result."""
-    points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
+    points = [
+        point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)
+    ]
     configs = [point.point.config for point in points]
     costs = [
         cost
@@ -56,17 +81,29 @@ def trade_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Fig
     if not costs or len(known) < 2:
         return None
     measures = [_speed(summary, ranking, known), *costs]
-    ends = {point.point.config: [measure.ends(point.point.config) for measure in measures] for point in known}
-    front = {config: not any(is_pareto_better(other, own) for other in ends.values()) for config, own in ends.items()}
+    ends = {
+        point.point.config: [measure.ends(point.point.config) for measure in measures]
+        for point in known
+    }
+    front = {
+        config: not any(is_pareto_better(other, own) for other in ends.values())
+        for config, own in ends.items()
+    }
     return _figure(summary, ranking, measures, costs[-1], front=front, labels=labels)
 
 
 def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> _Measure:
     definition = summary.definitions[ranking.metric]
-    found = {point.point.config: estimated(point.metrics[ranking.metric], definition) for point in points}
+    found = {
+        point.point.config: estimated(point.metrics[ranking.metric], definition) for point in points
+    }
     of = {config: figure for config, figure in found.items() if figure is not None}
     return _Measure(
-        "speed", definition.name, quantity_unit(definition), of, 1.0 if definition.higher_is_better else -1.0
+        "speed",
+        definition.name,
+        quantity_unit(definition),
+        of,
+        1.0 if definition.higher_is_better else -1.0,
     )
 
 
@@ -74,10 +111,16 @@ def _memory(summary: StudySummary) -> _Measure | None:
     on_device = any(config.memory.device_peak_bytes for config in summary.configs)
     of = {}
     for config in summary.configs:
-        peak = spread_quantity(config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES)
+        peak = spread_quantity(
+            config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES
+        )
         if peak is not None:
             of[config.config] = peak
-    return _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of) if of else None
+    return (
+        _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of)
+        if of
+        else None
+    )
 
 
 def _divergence(summary: StudySummary) -> _Measure | None:
@@ -108,7 +151,8 @@ def _figure(
 ) -> Figure:
     speed, definition = measures[0], summary.definitions[ranking.metric]
     y_scale, x_scale = (
-        quantity_scale(measure.unit, [measure.of[each].value for each in front]) for measure in (speed, cost)
+        quantity_scale(measure.unit, [measure.of[each].value for each in front])
+        for measure in (speed, cost)
     )
     rows: list[fig.Row] = [
         {
@@ -125,9 +169,13 @@ def _figure(
     ]
     y = fig.axis_of(fig.axis_title(definition, y_scale), rows, "y", zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
-    x = fig.axis_of(f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
+    x = fig.axis_of(
+        f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0)
+    )
     for row in rows:  # names stand on the side where there is room
-        row["side"] = "left" if x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT else "right"
+        row["side"] = (
+            "left" if x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT else "right"
+        )
     on = [labels[config] for config, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
@@ -150,11 +198,16 @@ def _figure(
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
     best, beaten = fig.figure_layer_where("datum.front"), fig.figure_layer_where("!datum.front")
-    about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
+    about = fig.tooltips(
+        config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed"
+    )
     right, left = (fig.figure_layer_where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
         text.where(shown).encode(x=x.x(), y=y.y(), text="config:N")
-        for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
+        for shown, style in (
+            ("datum.front", "bright"),
+            ("!datum.front && datum.is_labelled", "dim"),
+        )
         for text in (
             *fig.halo(right, style, align="left", dx=BESIDE),
             *fig.halo(left, style, align="right", dx=-BESIDE),

@@ -22,7 +22,9 @@ def trial_rows(summary: StudySummary, of: StudyRecords) -> list[dict[str, Json]]
     from bitbench.records.arrow_tables import study_arrow_table
 
     flagged = {outlier.trial_id for point in summary.points for outlier in point.outliers}
-    rows: list[dict[str, Json]] = study_arrow_table(of, "trials").drop_columns(["folder"]).to_pylist()
+    rows: list[dict[str, Json]] = (
+        study_arrow_table(of, "trials").drop_columns(["folder"]).to_pylist()
+    )
     for row in rows:
         row["started_at"] = row["started_at"] and row["started_at"].isoformat()
         row["outlier"] = row["trial"] in flagged
@@ -50,7 +52,9 @@ def harmless_cell(value: Json) -> Json:
 def json_text(summary: StudySummary, trials: Sequence[Mapping[str, Json]]) -> str:
     content = {
         "bitbench_report": TIDY_FORMAT,
-        "definitions": {name: definition.model_dump() for name, definition in summary.definitions.items()},
+        "definitions": {
+            name: definition.model_dump() for name, definition in summary.definitions.items()
+        },
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
         "trials": trials,
     }

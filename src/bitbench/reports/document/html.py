@@ -17,8 +17,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
-from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
+from bitbench.reports.document.numbers import (
+    Scale,
+    Written,
+    column_quantity_scales,
+    shown,
+    written_quantity_in_column,
+)
+from bitbench.reports.document.palette import (
+    CSS_COLOURS,
+    DARK,
+    LIGHT,
+    figure_colours_css,
+    figure_config,
+)
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.study.base import Json
 from bitbench.util.units import UNKNOWN
@@ -29,7 +41,9 @@ PROSE = 40  # characters from which a cell is a sentence and needs room
 def html_page(document: doc.Document, bundle: str) -> str:
     """Return the page. `bundle`: see `vega_bundle`."""
     loader = PackageLoader("bitbench.reports.document")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     body = _Body(environment)
     parts = body.parts(document.sections)
     behaviour = loader.get_source(environment, "page.js")[0]
@@ -41,7 +55,9 @@ def html_page(document: doc.Document, bundle: str) -> str:
         folded=[part for part in parts if part.is_folded],
         facts=[(label, plain_words(value)) for label, value in document.facts],
         style=Markup(
-            environment.get_template("page.css").render(light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK))
+            environment.get_template("page.css").render(
+                light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK)
+            )
         ),
         config=_script_json(figure_config(CSS_COLOURS)),
         behaviour=Markup(behaviour),
@@ -72,10 +88,19 @@ class _Body:
         for section in sections:
             numbered = (f"{section.anchor}-{number}" for number in count(2))
             anchor = (
-                section.anchor if section.anchor not in used else next(free for free in numbered if free not in used)
+                section.anchor
+                if section.anchor not in used
+                else next(free for free in numbered if free not in used)
             )
             used.add(anchor)
-            parts.append(_Part(anchor, self.phrase(section.title), self.blocks(section.blocks), section.is_folded))
+            parts.append(
+                _Part(
+                    anchor,
+                    self.phrase(section.title),
+                    self.blocks(section.blocks),
+                    section.is_folded,
+                )
+            )
         return parts
 
     def blocks(self, blocks: Sequence[doc.Block]) -> Markup:
@@ -83,7 +108,9 @@ class _Body:
         made = []
         for are_charts, group in groupby(blocks, lambda block: isinstance(block, doc.Chart)):
             inner = Markup("\n").join(self._block(block) for block in group)
-            made.append(Markup('<div class="charts">\n{}\n</div>').format(inner) if are_charts else inner)
+            made.append(
+                Markup('<div class="charts">\n{}\n</div>').format(inner) if are_charts else inner
+            )
         return Markup("\n").join(made)
 
     def _block(self, block: doc.Block) -> Markup:
@@ -92,7 +119,9 @@ class _Body:
                 kind = Markup(' class="small-print"') if is_small_print else ""
                 return Markup("<p{}>{}</p>").format(kind, self.phrase(phrase))
             case doc.Bullets(items):
-                lines = Markup("\n").join(Markup("<li>{}</li>").format(self.phrase(item)) for item in items)
+                lines = Markup("\n").join(
+                    Markup("<li>{}</li>").format(self.phrase(item)) for item in items
+                )
                 return Markup("<ul>\n{}\n</ul>").format(lines)
             case doc.CodeBlock(lines):
                 text = "\n".join(plain_words(line, MAX_LOG_LINE) for line in lines)
@@ -125,7 +154,9 @@ class _Body:
 
     def _table(self, table: doc.Table) -> Markup:
         scales = column_quantity_scales(table)
-        heads = Markup("").join(self._head(*pair) for pair in zip(table.columns, scales, strict=True))
+        heads = Markup("").join(
+            self._head(*pair) for pair in zip(table.columns, scales, strict=True)
+        )
         rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
         return Markup(
             '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table class="names">\n'
@@ -139,7 +170,9 @@ class _Body:
 
     def _row(self, row: doc.Row, columns: Sequence[doc.Column], scales: Sequence[Scale]) -> Markup:
         kind = Markup(' class="{}"').format(row.mark.value) if row.mark else ""
-        cells = Markup("").join(self._cell(*cell) for cell in zip(row.cells, columns, scales, strict=True))
+        cells = Markup("").join(
+            self._cell(*cell) for cell in zip(row.cells, columns, scales, strict=True)
+        )
         return Markup("<tr{}>{}</tr>").format(kind, cells)
 
     def _cell(self, cell: doc.TableCell, column: doc.Column, scale: Scale) -> Markup:
@@ -159,8 +192,12 @@ class _Body:
 
 def _figure(number: Written) -> Markup:
     """A value with its interval set apart."""
-    limits = Markup('<span class="interval">{}</span>').format(number.limits) if number.limits else ""
-    return Markup(" ").join(part for part in (number.value, limits, number.unit, number.note) if part)
+    limits = (
+        Markup('<span class="interval">{}</span>').format(number.limits) if number.limits else ""
+    )
+    return Markup(" ").join(
+        part for part in (number.value, limits, number.unit, number.note) if part
+    )
 
 
 def _packed(figure: doc.Figure) -> dict[str, Json]:
@@ -182,7 +219,9 @@ def _script_json(content: Json) -> Markup:
 
 def _policy(*scripts: str) -> str:
     """No network, no frames, no other script: the page holds everything, and what names hold stays text."""
-    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    hashes = " ".join(
+        f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts
+    )
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'"
 
 

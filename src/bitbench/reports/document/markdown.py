@@ -8,13 +8,20 @@ from bitbench.reports.document.numbers import cells_with_units, shown
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 
 FIGURES = "figures"  # the folder of its charts, beside it
-_ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_TAME = frozenset(" .@/+:·=,()…-_")  # beside letters and digits: nothing that ends a code span or a table cell
+_ESCAPED = str.maketrans(
+    {char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+)
+_TAME = frozenset(
+    " .@/+:·=,()…-_"
+)  # beside letters and digits: nothing that ends a code span or a table cell
 
 
 def markdown(document: doc.Document, *, has_figures: bool = True) -> str:
     """Return the whole document; without figures nothing stands for its charts."""
-    parts = [f"# {markdown_phrase(document.title)}", *_blocks(document.answer, has_figures=has_figures)]
+    parts = [
+        f"# {markdown_phrase(document.title)}",
+        *_blocks(document.answer, has_figures=has_figures),
+    ]
     for section in document.sections:
         parts += markdown_section_parts(section, has_figures=has_figures)
     return "\n\n".join(parts) + "\n"
@@ -33,7 +40,9 @@ def _escape_markdown(text: str) -> str:
 def _escaped(line: str) -> str:
     """What means nothing where it stands stays readable in the source: a `_` inside a word, brackets around numbers."""
     return "".join(
-        char if _is_harmless(char, line[place - 1 : place], line[place + 1 : place + 2]) else char.translate(_ESCAPED)
+        char
+        if _is_harmless(char, line[place - 1 : place], line[place + 1 : place + 2])
+        else char.translate(_ESCAPED)
         for place, char in enumerate(line)
     )
 
@@ -45,7 +54,12 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
         case "[":
             return after.isdigit() or after in ("-", "+")
         case "]":
-            return before.isdigit() and after in (" ", ",", ".", ";")  # not at the end: a link could go on there
+            return before.isdigit() and after in (
+                " ",
+                ",",
+                ".",
+                ";",
+            )  # not at the end: a link could go on there
     return False
 
 

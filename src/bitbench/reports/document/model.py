@@ -164,7 +164,10 @@ class Section:
     @property
     def anchor(self) -> str:
         """As Markdown renderers make them, so that links inside a text reach their headings."""
-        words = "".join(char if char.isalnum() and char.isascii() else " " for char in plain_text(self.title).lower())
+        words = "".join(
+            char if char.isalnum() and char.isascii() else " "
+            for char in plain_text(self.title).lower()
+        )
         return "-".join(words.split())[:60].strip("-") or "section"
 
 

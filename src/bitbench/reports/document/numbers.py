@@ -34,7 +34,10 @@ def quantity_scale(unit: str, values: Iterable[float | None]) -> Scale:
     smallest = min((abs(value) for value in values if value and isfinite(value)), default=1.0)
     match unit:
         case Unit.SECONDS:
-            return next((Scale(name, factor) for factor, name in _TIMES if smallest >= factor), Scale("ns", 1e-9))
+            return next(
+                (Scale(name, factor) for factor, name in _TIMES if smallest >= factor),
+                Scale("ns", 1e-9),
+            )
         case Unit.BYTES:
             return next(Scale(name, factor) for least, factor, name in _SIZES if smallest >= least)
         case Unit.SHARE:
@@ -59,7 +62,9 @@ class Written:
         return " ".join(part for part in (self.value, self.limits, self.unit, self.note) if part)
 
 
-def _written_quantity(quantity: Quantity, scale: Scale | None = None, *, interval: bool = True) -> Written:
+def _written_quantity(
+    quantity: Quantity, scale: Scale | None = None, *, interval: bool = True
+) -> Written:
     """In its own unit; where a `scale` is given, in that one, which the column names in its title."""
     if quantity.value is None:
         return Written(UNKNOWN, note=quantity.note)
@@ -93,9 +98,13 @@ def column_quantity_scales(table: Table) -> list[Scale]:
     ]
 
 
-def written_quantity_in_column(column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True) -> Written:
+def written_quantity_in_column(
+    column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True
+) -> Written:
     """As a cell. One of another unit than its column's says so itself."""
-    return _written_quantity(quantity, scale if quantity.unit == column.unit else None, interval=interval)
+    return _written_quantity(
+        quantity, scale if quantity.unit == column.unit else None, interval=interval
+    )
 
 
 def cells_with_units(
@@ -113,7 +122,10 @@ def cells_with_units(
             return number(written_quantity_in_column(column, scale, content).text)
         return number(UNKNOWN) if content is None else words(content)
 
-    rows = [[cell(*each) for each in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
+    rows = [
+        [cell(*each) for each in zip(row.cells, table.columns, scales, strict=True)]
+        for row in table.rows
+    ]
     return titles, rows
 
 
@@ -147,13 +159,17 @@ def _decimals(of: Quantity, scale: Scale) -> int:
         half = (of.high - of.low) / 2 / scale.factor
     if of.decimals is not None:
         return of.decimals
-    if of.unit == Unit.COUNT or (of.digits is not None and not value):  # zero has no significant digits
+    if of.unit == Unit.COUNT or (
+        of.digits is not None and not value
+    ):  # zero has no significant digits
         return 0
     if of.unit == Unit.RATIO and of.digits is None:
         return 3 if half is not None and half < 0.005 else 2
     if of.unit == Unit.SHARE and of.digits is None and half is None:
         return 1
-    if half is not None and abs(value) + half < 0.5 * 10**-MOST_DECIMALS:  # every digit would be a zero
+    if (
+        half is not None and abs(value) + half < 0.5 * 10**-MOST_DECIMALS
+    ):  # every digit would be a zero
         return 0
     magnitude = floor(log10(abs(value))) if value else 0
     wanted = (of.digits or MOST_DIGITS) - 1 - magnitude
@@ -181,7 +197,9 @@ def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None)
     if estimate is None:
         return None
     note = f"({estimate.note})" if estimate.note else ""
-    known = Quantity(estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note)
+    known = Quantity(
+        estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note
+    )
     basis = estimate.basis
     return replace(known, sd=basis.trial_sd) if basis and known.range == "interval" else known
 
@@ -200,7 +218,9 @@ def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quanti
     return quantity(estimate, quantity_unit(definition))
 
 
-def point_quantity(point: PointSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
+def point_quantity(
+    point: PointSummary, metric: str, definition: MetricDefinition
+) -> Quantity | None:
     """Of the tail what the requests of all trials say; where they were not kept, the mean over trials."""
     known, tail = find_metric(metric), point.tails.get(metric)
     is_tail = known is not None and known.is_tail

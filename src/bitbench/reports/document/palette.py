@@ -62,7 +62,14 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
             "tickCount": 5,
             "titlePadding": 8,
         },
-        "title": {**text, "color": colours["ink"], "fontSize": 14, "anchor": "start", "fontWeight": 600, "offset": 12},
+        "title": {
+            **text,
+            "color": colours["ink"],
+            "fontSize": 14,
+            "anchor": "start",
+            "fontWeight": 600,
+            "offset": 12,
+        },
         "legend": {
             **text,
             "labelColor": colours["ink"],
@@ -85,7 +92,12 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
             "beaten": {"color": colours["quiet"], "strokeWidth": 1.8, "size": 60, "opacity": 1},
             "error": {"color": colours["quiet"], "strokeWidth": 1.2},
             "bright": {"color": colours["ink"], "fontSize": 12},
-            "rim": {"stroke": colours["paper"], "strokeWidth": 4, "strokeJoin": "round", "aria": False},
+            "rim": {
+                "stroke": colours["paper"],
+                "strokeWidth": 4,
+                "strokeJoin": "round",
+                "aria": False,
+            },
             "dim": {"color": colours["soft"], "fontSize": 11},
         },
     }

@@ -8,7 +8,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import Scale, column_quantity_scales, shown, written_quantity_in_column
+from bitbench.reports.document.numbers import (
+    Scale,
+    column_quantity_scales,
+    shown,
+    written_quantity_in_column,
+)
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.util.units import UNKNOWN
 
@@ -26,7 +31,9 @@ def render_in_terminal(document: doc.Document, console: Console) -> None:
         if section.in_terminal:
             _section(section, console)
     console.print()
-    _blocks(tuple(sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))), console)
+    _blocks(
+        tuple(sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))), console
+    )
 
 
 def render_whole_in_terminal(document: doc.Document, console: Console) -> None:
@@ -73,7 +80,9 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
             case doc.Heading(words):
                 console.print(Text.assemble(_terminal_phrase(words), style="dim"))
             case doc.CodeBlock(lines):
-                for line in lines:  # the terminal itself wraps them, so that what is copied has no breaks of ours
+                for line in (
+                    lines
+                ):  # the terminal itself wraps them, so that what is copied has no breaks of ours
                     console.print(Text(f"  {plain_words(line, MAX_LOG_LINE)}"), soft_wrap=True)
             case doc.Table():
                 console.print(_table(block, console))
@@ -96,18 +105,26 @@ class _Shown:
 
     @property
     def least_width(self) -> int:
-        widest = max(len(line) for text in (self.title, *self.cells) for line in (text.split() or [text]))
+        widest = max(
+            len(line) for text in (self.title, *self.cells) for line in (text.split() or [text])
+        )
         return widest if self.is_rigid else min(widest, NARROWEST_WORDS)
 
 
 def _table(table: doc.Table, console: Console) -> RichTable:
     shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     columns = _fitting(
-        [_column(table, place, scale, console) for place, scale in enumerate(column_quantity_scales(table))], console
+        [
+            _column(table, place, scale, console)
+            for place, scale in enumerate(column_quantity_scales(table))
+        ],
+        console,
     )
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.is_words else "right"
-        shown_table.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.is_rigid)
+        shown_table.add_column(
+            column.title, justify=justify, overflow="fold", no_wrap=column.is_rigid
+        )
     for number, row in enumerate(table.rows):
         shown_table.add_row(*(column.cells[number] for column in columns), style=_STYLES[row.mark])
     return shown_table
@@ -119,14 +136,25 @@ def _column(table: doc.Table, place: int, scale: Scale, console: Console) -> _Sh
     if console.width < column.shown_from:
         return None
     title = Text("\n").join([*_lines(column, console), *([Text(scale.unit)] if scale.unit else [])])
-    return _Shown(title, [_cell(row.cells[place], column, scale, console.width) for row in table.rows], column.is_words)
+    return _Shown(
+        title,
+        [_cell(row.cells[place], column, scale, console.width) for row in table.rows],
+        column.is_words,
+    )
 
 
 def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
     """The last numbers go first, whole: half of one would be a wrong one. The outcome in words at the end stays."""
     kept = [column for column in columns if column is not None]
-    while len(kept) > FEWEST_COLUMNS and sum(column.least_width + GAP for column in kept) - GAP > console.width:
-        numbers = [place for place, column in enumerate(kept) if place >= FEWEST_COLUMNS and not column.is_words]
+    while (
+        len(kept) > FEWEST_COLUMNS
+        and sum(column.least_width + GAP for column in kept) - GAP > console.width
+    ):
+        numbers = [
+            place
+            for place, column in enumerate(kept)
+            if place >= FEWEST_COLUMNS and not column.is_words
+        ]
         kept.pop(numbers[-1] if numbers else -1)
     return kept
 
@@ -142,6 +170,10 @@ def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> 
         case None:
             return Text(UNKNOWN)
         case doc.Quantity():
-            return Text(written_quantity_in_column(column, scale, cell, interval=width >= column.intervals_from).text)
+            return Text(
+                written_quantity_in_column(
+                    column, scale, cell, interval=width >= column.intervals_from
+                ).text
+            )
         case _:
             return _terminal_phrase(cell)

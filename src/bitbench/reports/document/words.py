@@ -33,7 +33,9 @@ Words = Part | Phrase | None  # what a sentence may be built from; None: not kno
 def say(*parts: Words) -> Phrase:
     """One phrase: `say("Use ", Name("w8a8"), ".")`."""
     known = (UNKNOWN if part is None else part for part in parts)
-    return tuple(piece for part in known for piece in (part if isinstance(part, tuple) else (part,)))
+    return tuple(
+        piece for part in known for piece in (part if isinstance(part, tuple) else (part,))
+    )
 
 
 def ratio_meaning(definition: MetricDefinition, other: Words) -> Phrase:
@@ -54,7 +56,13 @@ def name_phrases(texts: Iterable[str]) -> list[Phrase]:
 
 
 def joined(parts: Iterable[Words], separator: str) -> Phrase:
-    return say(*(word for place, part in enumerate(parts) for word in (*([separator] if place else []), part)))
+    return say(
+        *(
+            word
+            for place, part in enumerate(parts)
+            for word in (*([separator] if place else []), part)
+        )
+    )
 
 
 def listing(parts: Sequence[Words], last: str = "and", *, most: int | None = None) -> Phrase:
@@ -135,7 +143,9 @@ class ColumnOf(Generic[Item]):
         return shown if shown is None or isinstance(shown, Quantity) else say(shown)
 
 
-def words_column(title: Words, of: Callable[[Item], Words], *, shown_from: int = 0) -> ColumnOf[Item]:
+def words_column(
+    title: Words, of: Callable[[Item], Words], *, shown_from: int = 0
+) -> ColumnOf[Item]:
     return ColumnOf(Column(say(title), is_words=True, shown_from=shown_from), of)
 
 
@@ -148,7 +158,9 @@ def number_column(
     intervals_from: int = 130,
     decimals: int | None = None,
 ) -> ColumnOf[Item]:
-    return ColumnOf(Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from), of, decimals)
+    return ColumnOf(
+        Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from), of, decimals
+    )
 
 
 def ratio_column(title: Words, of: Callable[[Item], Shown]) -> ColumnOf[Item]:
@@ -165,7 +177,9 @@ def table(
     """`drop_empty`: without the columns whose values are all unknown."""
     rows = [(item, [column.cell(item) for column in columns]) for item in items]
     known = [
-        place for place in range(len(columns)) if not drop_empty or any(cells[place] is not None for _, cells in rows)
+        place
+        for place in range(len(columns))
+        if not drop_empty or any(cells[place] is not None for _, cells in rows)
     ]
     return Table(
         tuple(columns[place].column for place in known),

@@ -50,11 +50,16 @@ def conditions_source_phrase(origin: ImportSource) -> Phrase:
 
 
 def conditions_source_paragraph(origin: ImportSource) -> Paragraph:
-    return paragraph(strong("Imported"), ", not measured by bitbench: ", conditions_source_phrase(origin), ".")
+    return paragraph(
+        strong("Imported"), ", not measured by bitbench: ", conditions_source_phrase(origin), "."
+    )
 
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
-KNOWN = {Support.DOES_NOT_RUN: "it does not run here", Support.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
+KNOWN = {
+    Support.DOES_NOT_RUN: "it does not run here",
+    Support.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected",
+}
 PATHS = {
     KernelPath.QUANTIZED: "low-bit weights times low-bit activations",
     KernelPath.WEIGHT_ONLY: "low-bit weights, expanded inside the product",
@@ -76,12 +81,17 @@ def configs_section(summary: StudySummary, lock: Lock) -> Section:
 
 
 def _facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
-    setup = next((setup for setup in summary.study.engines if setup.name == config.config.engine), None)
+    setup = next(
+        (setup for setup in summary.study.engines if setup.name == config.config.engine), None
+    )
     if setup is not None:
         yield from _engine(setup, config)
     yield from _kernels(config)
     if config.prefix_caching:
-        yield say("prefix caching: ", listing(["on" if state else "off" for state in config.prefix_caching]))
+        yield say(
+            "prefix caching: ",
+            listing(["on" if state else "off" for state in config.prefix_caching]),
+        )
     if len(config.engine_versions) > 1:
         yield strong("its starts differ in version: their trials should not be averaged")
     yield from (f"note: {note}" for note in config.notes)
@@ -98,7 +108,9 @@ def _engine(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
         yield say("KV cache type: ", Name(setup.kv_cache))
     for label, chosen in (("arguments", setup.args), ("environment", setup.env)):
         if chosen:
-            shown = (f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items())
+            shown = (
+                f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()
+            )
             yield say(f"{label}: ", joined(name_phrases(shown), ", "))
 
 
@@ -120,7 +132,12 @@ def _variants(lock: Lock) -> Table:
         words_column("Variant", lambda variant: Name(variant.name)),
         number_column("Weights", Unit.BYTES, lambda variant: variant.weight_bytes),
         number_column("Parameters", Unit.COUNT, lambda variant: variant.facts.parameters),
-        words_column("Hash", lambda variant: Name(variant.content_hash[:SHOWN_HASH]) if variant.content_hash else None),
+        words_column(
+            "Hash",
+            lambda variant: (
+                Name(variant.content_hash[:SHOWN_HASH]) if variant.content_hash else None
+            ),
+        ),
     )
 
 
@@ -136,7 +153,9 @@ def attempts_section(summary: StudySummary) -> Section | None:
         number_column("Rejected", Unit.COUNT, lambda row: row.rejected),
     )
     blocks: list[Block] = [
-        paragraph("Trials are rejected where the client was late or other work kept the machine busy:"),
+        paragraph(
+            "Trials are rejected where the client was late or other work kept the machine busy:"
+        ),
         counted,
     ]
     ratios = [(row.config, ratio) for row in summary.rejections for ratio in row.ratios]
@@ -146,9 +165,14 @@ def attempts_section(summary: StudySummary) -> Section | None:
             words_column("Config", lambda row: Name(labels[row[0]])),
             words_column("Workload", lambda row: Name(row[1].workload)),
             number_column("vs. baseline", Unit.NONE, lambda row: times(row[1].counted)),
-            number_column("With rejected trials", Unit.NONE, lambda row: times(row[1].all_attempts)),
+            number_column(
+                "With rejected trials", Unit.NONE, lambda row: times(row[1].all_attempts)
+            ),
         )
-        blocks += [paragraph("More than a tenth was rejected. Ratios with and without these trials:"), compared]
+        blocks += [
+            paragraph("More than a tenth was rejected. Ratios with and without these trials:"),
+            compared,
+        ]
     return Section(say("Rejected trials"), tuple(blocks))
 
 
@@ -159,18 +183,40 @@ def starts_section(summary: StudySummary) -> Section | None:
     starts = table(
         summary.configs,
         words_column("Config", lambda config: Name(config.config.name)),
-        number_column("Ready", Unit.NONE, lambda config: say(f"{config.instances_ready} of {config.instances}")),
-        number_column("Start to ready", Unit.SECONDS, lambda config: spread_quantity(config.ready_s, Unit.SECONDS)),
-        number_column("Weights", Unit.SECONDS, lambda config: spread_quantity(config.weight_load_s, Unit.SECONDS)),
-        number_column("Compile", Unit.SECONDS, lambda config: spread_quantity(config.compile_s, Unit.SECONDS)),
-        number_column("Memory idle", Unit.BYTES, lambda config: spread_quantity(config.idle_memory_bytes, Unit.BYTES)),
+        number_column(
+            "Ready",
+            Unit.NONE,
+            lambda config: say(f"{config.instances_ready} of {config.instances}"),
+        ),
+        number_column(
+            "Start to ready",
+            Unit.SECONDS,
+            lambda config: spread_quantity(config.ready_s, Unit.SECONDS),
+        ),
+        number_column(
+            "Weights",
+            Unit.SECONDS,
+            lambda config: spread_quantity(config.weight_load_s, Unit.SECONDS),
+        ),
+        number_column(
+            "Compile", Unit.SECONDS, lambda config: spread_quantity(config.compile_s, Unit.SECONDS)
+        ),
+        number_column(
+            "Memory idle",
+            Unit.BYTES,
+            lambda config: spread_quantity(config.idle_memory_bytes, Unit.BYTES),
+        ),
     )
     about = paragraph("Not included in the figures above. Mean over starts (lowest – highest).")
     return Section(say("Starts"), (about, starts))
 
 
 def host_section(lock: Lock) -> Section:
-    busy = None if lock.busy_cores is None else Quantity(lock.busy_cores, digits=2, note="just before it began")
+    busy = (
+        None
+        if lock.busy_cores is None
+        else Quantity(lock.busy_cores, digits=2, note="just before it began")
+    )
     facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
         ("Cores that other work kept busy", busy),
@@ -179,9 +225,15 @@ def host_section(lock: Lock) -> Section:
     ]
     environments = []
     for name, versions in lock.environments.items():
-        packages = joined(name_phrases(f"{package} {version}" for package, version in versions.items()), ", ")
+        packages = joined(
+            name_phrases(f"{package} {version}" for package, version in versions.items()), ", "
+        )
         environments.append(paragraph("Environment ", Name(name), ": ", packages or UNKNOWN))
-    known = table(facts, words_column("Fact", lambda fact: fact[0]), words_column("Value", lambda fact: fact[1]))
+    known = table(
+        facts,
+        words_column("Fact", lambda fact: fact[0]),
+        words_column("Value", lambda fact: fact[1]),
+    )
     return Section(say("Where it was measured"), (known, *environments))
 
 
@@ -216,7 +268,9 @@ def _accelerator(accelerator: Accelerator) -> Phrase:
 
 
 def method_section(summary: StudySummary) -> Section:
-    return Section(say("How the figures are made"), (_definitions(summary), Bullets(_methods(summary))))
+    return Section(
+        say("How the figures are made"), (_definitions(summary), Bullets(_methods(summary)))
+    )
 
 
 def _definitions(summary: StudySummary) -> Table:
@@ -230,7 +284,9 @@ def _definitions(summary: StudySummary) -> Table:
         words_column("Figure", lambda definition: definition.label),
         words_column("Name", lambda definition: definition.name),
         words_column("Unit", lambda definition: definition.unit),
-        words_column("Better", lambda definition: "more" if definition.higher_is_better else "less"),
+        words_column(
+            "Better", lambda definition: "more" if definition.higher_is_better else "less"
+        ),
         words_column("Definition for one trial", lambda definition: definition.definition),
     )
 
@@ -253,5 +309,11 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
         "flagged and still included in the means.",
     }
-    counted = say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –.")
-    return (*(say(strong(term), meaning) for term, meaning in meanings.items()), memory.DEFINITION, counted)
+    counted = say(
+        "Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –."
+    )
+    return (
+        *(say(strong(term), meaning) for term, meaning in meanings.items()),
+        memory.DEFINITION,
+        counted,
+    )

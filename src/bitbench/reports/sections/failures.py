@@ -38,13 +38,20 @@ def failures_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], l
         config: tuple(point.workload for point in own)
         for config, own in grouped(points, lambda point: point.config).items()
     }
-    return [(configs, list(alike)) for alike, configs in grouped(workloads, workloads.__getitem__).items()]
+    return [
+        (configs, list(alike))
+        for alike, configs in grouped(workloads, workloads.__getitem__).items()
+    ]
 
 
 def _affected(points: Iterable[Point], labels: Labels) -> Phrase:
     """`a and b on x and y; c on x`"""
     groups = [
-        say(listing(name_phrases(labels[config] for config in configs)), " on ", listing(name_phrases(workloads)))
+        say(
+            listing(name_phrases(labels[config] for config in configs)),
+            " on ",
+            listing(name_phrases(workloads)),
+        )
         for configs, workloads in failures_by_workloads(points)
     ]
     return joined(groups, "; ")
@@ -63,7 +70,9 @@ def refusals_by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Point]]:
 
 MAX_LOG_LINES = 12
 MAX_IDS = 8
-MAX_CAUSE = 200  # characters: a line or two of a terminal; what is cut off stands beside the log lines
+MAX_CAUSE = (
+    200  # characters: a line or two of a terminal; what is cut off stands beside the log lines
+)
 
 
 def failures_section(summary: StudySummary) -> Section:
@@ -71,11 +80,20 @@ def failures_section(summary: StudySummary) -> Section:
     blocks: list[Block] = []
     labels = Labels.of(summary, MAX_NAME)
     failed = [(point.point, group) for point in summary.points for group in point.failures]
-    for alike in grouped(failed, lambda pair: (pair[1].failure.outcome, _kind(pair[1].failure))).values():
+    for alike in grouped(
+        failed, lambda pair: (pair[1].failure.outcome, _kind(pair[1].failure))
+    ).values():
         failure, ids = alike[0][1].failure, [trial for _, group in alike for trial in group.ids]
         affected = _affected((point for point, _ in alike), labels)
         blocks += bullets(
-            [_sentence(failure.outcome.value, f" ({plural(len(ids), 'trial')})", affected, failure.cause)]
+            [
+                _sentence(
+                    failure.outcome.value,
+                    f" ({plural(len(ids), 'trial')})",
+                    affected,
+                    failure.cause,
+                )
+            ]
         )
         blocks.append(_evidence(failure, ids))
     not_made = (refusal for refusal in summary.refusals if refusal.was_tried)
@@ -84,7 +102,12 @@ def failures_section(summary: StudySummary) -> Section:
         for reason, points in refusals_by_reason(not_made).items()
     )
     blocks += bullets(
-        _sentence(row.outcome.value, "", say("quality of ", Name(labels[row.config])), row.cause or "no cause is known")
+        _sentence(
+            row.outcome.value,
+            "",
+            say("quality of ", Name(labels[row.config])),
+            row.cause or "no cause is known",
+        )
         for row in summary.quality
         if row.outcome is not Outcome.OK
     )
@@ -116,7 +139,9 @@ def refusals_section(summary: StudySummary) -> Section | None:
     reasons = table(
         alike,
         words_column("Reason", lambda row: row[0]),
-        words_column("Configs", lambda row: listing(name_phrases(labels[config] for config in row[1]))),
+        words_column(
+            "Configs", lambda row: listing(name_phrases(labels[config] for config in row[1]))
+        ),
         words_column("Workloads", lambda row: listing(name_phrases(row[2]))),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None
@@ -134,8 +159,12 @@ def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
     if not cached:
         return
     low, high = min(found.share for _, found in cached), max(found.share for _, found in cached)
-    shares = say(share(high)) if f"{low:.2f}" == f"{high:.2f}" else say(share(low), " to ", share(high))
-    workloads = listing(name_phrases(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED)
+    shares = (
+        say(share(high)) if f"{low:.2f}" == f"{high:.2f}" else say(share(low), " to ", share(high))
+    )
+    workloads = listing(
+        name_phrases(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED
+    )
     trials = plural(sum(found.trials for _, found in cached), "trial")
     yield say(
         strong("Cached prompts:"), " on ", workloads, " a prefix cache answered ", shares,
@@ -150,19 +179,36 @@ LONG_GAP_S, LONG_GAP = 1.0, 10.0  # a stall: so long, and so many times the medi
 def stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
     """Answers that came in larger chunks than tokens, and those that stood still."""
     known = [(point, point.streams) for point in summary.points if point.streams is not None]
-    chunked = [(point, found.tokens_per_chunk) for point, found in known if found.tokens_per_chunk >= CHUNKED]
+    chunked = [
+        (point, found.tokens_per_chunk)
+        for point, found in known
+        if found.tokens_per_chunk >= CHUNKED
+    ]
     if chunked:
         low, high = min(tokens for _, tokens in chunked), max(tokens for _, tokens in chunked)
         many = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
-        where = listing(name_phrases(dict.fromkeys(point.point.workload for point, _ in chunked)), most=MAX_NAMED)
+        where = listing(
+            name_phrases(dict.fromkeys(point.point.workload for point, _ in chunked)),
+            most=MAX_NAMED,
+        )
         is_timed = all("tpot_s" in point.metrics for point, _ in chunked)
-        how = "is that after the first chunk" if is_timed else "is unknown where nothing tells when their tokens came"
-        said = say(" on ", where, f" a chunk has {many} tokens on average. ITL is the gap between chunks; TPOT {how}.")
+        how = (
+            "is that after the first chunk"
+            if is_timed
+            else "is unknown where nothing tells when their tokens came"
+        )
+        said = say(
+            " on ",
+            where,
+            f" a chunk has {many} tokens on average. ITL is the gap between chunks; TPOT {how}.",
+        )
         yield say(strong("Fewer chunks than tokens:"), said)
     stalled = [(point, found) for point, found in known if _stood_still(found)]
     if stalled:
         point, found = max(stalled, key=lambda pair: pair[1].longest_gap_s or 0.0)
-        longest, median = (number(gap, Unit.SECONDS) for gap in (found.longest_gap_s, found.median_gap_s))
+        longest, median = (
+            number(gap, Unit.SECONDS) for gap in (found.longest_gap_s, found.median_gap_s)
+        )
         stood = say(" an answer on ", Name(point.point.workload), " stood still for ", longest)
         yield say(strong("Longest gap:"), stood, "; the median gap is ", median, ".")
 
@@ -191,7 +237,10 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         variants = listing(name_phrases(dict.fromkeys(config.variant for config in not_made)))
         yield say("Could not be made: ", variants, "; run the study again to retry.")
     if summary.in_float32:
-        named = listing(name_phrases(dict.fromkeys(labels[config] for config in summary.in_float32)), most=MAX_NAMED)
+        named = listing(
+            name_phrases(dict.fromkeys(labels[config] for config in summary.in_float32)),
+            most=MAX_NAMED,
+        )
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
         asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
         yield say("Computed in float32: ", named, why, asked)
@@ -200,17 +249,28 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if unfinished := sum(point.is_unfinished for point in summary.points):
         total = plural(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
-    estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_ranked_result(summary, point)]
+    estimates = [
+        point.metrics[summary.primary_metric]
+        for point in summary.points
+        if has_ranked_result(summary, point)
+    ]
     if any(not estimate.covers_starts for estimate in estimates):
         yield "Caution: some points have a single start, so they have no interval and no rank."
 
 
 def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
     """`a and b on one and eight (unsupported)`: those that failed alike are named together."""
-    without = [point for point in summary.points if point.failures and not has_ranked_result(summary, point)]
+    without = [
+        point
+        for point in summary.points
+        if point.failures and not has_ranked_result(summary, point)
+    ]
 
     def outcomes(point: PointSummary) -> str:
         return ", ".join(sorted({group.failure.outcome.value for group in point.failures}))
 
     alike = grouped(without, outcomes)
-    return [say(_affected((point.point for point in own), labels), f" ({said})") for said, own in alike.items()]
+    return [
+        say(_affected((point.point for point in own), labels), f" ({said})")
+        for said, own in alike.items()
+    ]

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bitbench.analysis.results.estimate import Verdict
-from bitbench.analysis.results.summary import AgainstBaseline, QualityState, Ranking, RankingEntry, StudySummary
+from bitbench.analysis.results.summary import (
+    AgainstBaseline,
+    QualityState,
+    Ranking,
+    RankingEntry,
+    StudySummary,
+)
 from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Unit
@@ -92,26 +98,34 @@ def lead(summary: StudySummary) -> Lead | None:
     quality is named and not recommended.
     """
     if not summary.study.workloads:
-        return next((found for found in lead_parts_of_features(summary, "lead") if found is not None), None)
+        return next(
+            (found for found in lead_parts_of_features(summary, "lead") if found is not None), None
+        )
     found = _Found(summary)
     if not found.answered:
         return Lead(say("No answer:"), (say("no config has a result."),))
     if not found.compared:
         return None
-    needed = [ranking.starts_needed for ranking in found.compared if ranking.starts_needed is not None]
+    needed = [
+        ranking.starts_needed for ranking in found.compared if ranking.starts_needed is not None
+    ]
     if len(needed) == len(found.compared):
         why = f"The next start may differ as much as two configs do; a decision needs {max(needed)} starts of each."
         return Lead(say("No ranking: one start."), (say(why),))
     choices = _choices(found)
     flagged = list(_fastest_but_flagged(found))
     if not choices:
-        verdict = flagged[0] if flagged else say("Undecided: speed alone gives no reason to change.")
+        verdict = (
+            flagged[0] if flagged else say("Undecided: speed alone gives no reason to change.")
+        )
         return Lead(verdict, (*_undecided(found, ()), *flagged[1:], *_who_looks_faster(found)))
     chosen = tuple(dict.fromkeys(config for choice in choices for config in choice.configs))
     reasons: list[Phrase] = []
     for choice in choices:
         reasons += _gains(found, choice, is_named=len(choices) > 1 or len(choice.configs) > 1)
-    reasons += _undecided(found, [ranking.workload for choice in choices for ranking in choice.rankings])
+    reasons += _undecided(
+        found, [ranking.workload for choice in choices for ranking in choice.rankings]
+    )
     reasons += flagged
     for choice in choices:
         reasons += [*_on_same_engine(found, choice), *_cautions(found, choice)]
@@ -126,7 +140,9 @@ def answer_marks(summary: StudySummary, found: Lead | None) -> dict[Config, str]
 
 
 def lead_parts_of_features(
-    summary: StudySummary, asked: Literal["section", "sentences", "lead"], place: ReportPlace | None = None
+    summary: StudySummary,
+    asked: Literal["section", "sentences", "lead"],
+    place: ReportPlace | None = None,
 ) -> Iterator[Any]:
     """What features say of their own parts of a summary, at this place of a report or anywhere."""
     for part, feature in report_parts():
@@ -145,7 +161,9 @@ def _choices(found: _Found) -> list[_Choice]:
         configs = tuple(config for config in _ahead(sound) if config not in found.flagged)
         if configs:
             decided = {*configs, ranking.baseline}
-            rivals = tuple(config for config in ranked_possible_bests(sound) if config not in decided)
+            rivals = tuple(
+                config for config in ranked_possible_bests(sound) if config not in decided
+            )
             choice = _Choice(configs, rivals, _is_sure(ranking, configs[0]), [])
             alike = frozenset(configs), frozenset(rivals), choice.is_sure
             groups.setdefault(alike, choice).rankings.append(ranking)
@@ -162,14 +180,22 @@ def _ahead(ranking: Ranking) -> list[Config]:
         return top if len(top) < len(ranking.entries) else []
     if top == [ranking.baseline]:
         return top
-    faster = [entry.config for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
+    faster = [
+        entry.config
+        for entry in ranking.entries
+        if entry.against_baseline is AgainstBaseline.FASTER
+    ]
     return [config for config in top if config in faster]
 
 
 def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
     """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
     that only a flagged one beats may be the best of them."""
-    kept = tuple(entry for entry in ranking.entries if entry.config not in flagged or entry.config == ranking.baseline)
+    kept = tuple(
+        entry
+        for entry in ranking.entries
+        if entry.config not in flagged or entry.config == ranking.baseline
+    )
     if len(kept) == len(ranking.entries):
         return ranking
     top = ranked_possible_bests(ranking)
@@ -189,7 +215,12 @@ def _fastest_but_flagged(found: _Found) -> Iterator[Phrase]:
     """Name what would be the fastest, and why it is not the choice."""
     for config, why in found.flagged.items():
         if won := [ranking for ranking in found.compared if config in _ahead(ranking)]:
-            yield say(found.name(config), " is the fastest ", _on(won), f", but its quality is flagged: {why}.")
+            yield say(
+                found.name(config),
+                " is the fastest ",
+                _on(won),
+                f", but its quality is flagged: {why}.",
+            )
 
 
 def _undecided(found: _Found, decided: Container[str]) -> Iterator[Phrase]:
@@ -197,9 +228,17 @@ def _undecided(found: _Found, decided: Container[str]) -> Iterator[Phrase]:
     compared: list[Ranking] = []
     for ranking in found.answered:
         if len(ranking.entries) == 1:
-            yield say("Only ", found.name(ranking.entries[0].config), " has a result ", _on([ranking]), ".")
+            yield say(
+                "Only ",
+                found.name(ranking.entries[0].config),
+                " has a result ",
+                _on([ranking]),
+                ".",
+            )
         elif ranking.workload not in decided and ranking.baseline is None:
-            yield say("The baseline has no result ", _on([ranking]), ", and no other is the fastest.")
+            yield say(
+                "The baseline has no result ", _on([ranking]), ", and no other is the fastest."
+            )
         elif ranking.workload not in decided:
             compared.append(ranking)
     if compared:
@@ -214,9 +253,18 @@ def _who_looks_faster(found: _Found) -> Iterator[Phrase]:
         ratio = first.ratio_to_baseline
         if ranking.baseline is not None and ratio is not None and ratio.is_above(1):
             gain = _gain(found, ranking, first.config)
-            yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " ", _on([ranking]), ".")
+            yield say(
+                found.name(first.config),
+                " looks faster, not yet decided: ",
+                gain,
+                " ",
+                _on([ranking]),
+                ".",
+            )
     estimates = [point.metrics.get(found.summary.primary_metric) for point in found.summary.points]
-    starts = max(known.basis.starts for known in estimates if known is not None and known.basis is not None)
+    starts = max(
+        known.basis.starts for known in estimates if known is not None and known.basis is not None
+    )
     if starts < FEWEST_BLOCKS:
         yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {starts}.")
 
@@ -257,12 +305,18 @@ def _quality_caveat(found: _Found, chosen: Sequence[Config]) -> Phrase:
     rows = found.summary.quality
     fine = {row.config for row in rows if row.is_known}
     fine |= {own.config for own in found.summary.configs if own.is_reference or own.random_weights}
-    chosen = [config for config in chosen if config != found.summary.baseline]  # to keep it loses nothing
+    chosen = [
+        config for config in chosen if config != found.summary.baseline
+    ]  # to keep it loses nothing
     unknown = [config for config in chosen if config not in fine]
     if not unknown:
         open_ones = {row.config for row in rows if row.state is QualityState.UNDECIDED}
         undecided = [config for config in chosen if config in open_ones]
-        return say("The quality of ", listing(found.names(undecided)), " is undecided") if undecided else ()
+        return (
+            say("The quality of ", listing(found.names(undecided)), " is undecided")
+            if undecided
+            else ()
+        )
     whose = say("Its quality" if len(chosen) == 1 else "Their quality")
     if len(unknown) < len(chosen):
         whose = say("The quality of ", listing(found.names(unknown)))
@@ -276,28 +330,52 @@ def _cautions(found: _Found, choice: _Choice) -> Iterator[Phrase]:
         point = next(point for point in points if point.point.config == choice.configs[0])
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
-            yield say(f"Caution: {failed} of its {len(point.runs)} trials on ", Name(ranking.workload), " failed.")
-        if missed := [objective for objective in point.objectives if objective.verdict is Verdict.MISSED]:
+            yield say(
+                f"Caution: {failed} of its {len(point.runs)} trials on ",
+                Name(ranking.workload),
+                " failed.",
+            )
+        if missed := [
+            objective for objective in point.objectives if objective.verdict is Verdict.MISSED
+        ]:
             where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
             yield say(
-                "Caution: it misses ", objectives_in_words(missed), where, " chooses among those that meet such limits."
+                "Caution: it misses ",
+                objectives_in_words(missed),
+                where,
+                " chooses among those that meet such limits.",
             )
 
 
 def _to_measure_quality(found: _Found, chosen: Sequence[Config]) -> Iterator[Phrase]:
-    if not found.summary.quality and not found.summary.imported_from and _quality_caveat(found, chosen):
-        yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it into a new folder.")
+    if (
+        not found.summary.quality
+        and not found.summary.imported_from
+        and _quality_caveat(found, chosen)
+    ):
+        yield say(
+            "To measure quality, add ",
+            Name("quality: {}"),
+            " to the study and run it into a new folder.",
+        )
 
 
 def _gains(found: _Found, choice: _Choice, *, is_named: bool) -> Iterator[Phrase]:
     """Quote the ratio of the first config to the baseline on each workload of a choice."""
     best = choice.configs[0]
-    ratios = [ranking for ranking in choice.rankings if ranked_ratio_to_baseline(ranking, best) is not None]
+    ratios = [
+        ranking
+        for ranking in choice.rankings
+        if ranked_ratio_to_baseline(ranking, best) is not None
+    ]
     if not ratios:
         return
     first, *more = ratios
     parts: list[Words] = [say(_gain(found, first, best), " ", _on([first]))]
-    parts += [say(ranked_ratio_to_baseline(ranking, best), " ", _on([ranking])) for ranking in more[: MAX_NAMED - 1]]
+    parts += [
+        say(ranked_ratio_to_baseline(ranking, best), " ", _on([ranking]))
+        for ranking in more[: MAX_NAMED - 1]
+    ]
     if len(ratios) > MAX_NAMED:
         parts.append(plural(len(ratios) - MAX_NAMED, "more workload"))
     yield say(say(found.name(best), ": ") if is_named else (), listing(parts), ".")
@@ -311,7 +389,17 @@ def _on_same_engine(found: _Found, choice: _Choice) -> Iterator[Phrase]:
         other = say("the unquantized ", found.name(entry.same_engine.unquantized))
         than = ratio_meaning(found.summary.definitions[ranking.metric], other)
         ratio = times(entry.same_engine.ratio)
-        yield say("On the same engine, ", found.name(best), " has ", ratio, " ", than, " ", _on([ranking]), ".")
+        yield say(
+            "On the same engine, ",
+            found.name(best),
+            " has ",
+            ratio,
+            " ",
+            than,
+            " ",
+            _on([ranking]),
+            ".",
+        )
 
 
 def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:

@@ -38,7 +38,9 @@ class _Figure:
 
     def of(self, memory: MemorySummary) -> float | None:
         known = getattr(memory, self.field)
-        found: float | None = getattr(known, self.of_starts) if isinstance(known, Estimate) else known
+        found: float | None = (
+            getattr(known, self.of_starts) if isinstance(known, Estimate) else known
+        )
         return found
 
     @property
@@ -80,7 +82,11 @@ DEFINITION = say(
 
 def memory_section(summary: StudySummary) -> Section | None:
     """None where all of it is unknown; a figure that no config has is left out and named."""
-    known = [figure for figure in FIGURES if any(figure.of(config.memory) is not None for config in summary.configs)]
+    known = [
+        figure
+        for figure in FIGURES
+        if any(figure.of(config.memory) is not None for config in summary.configs)
+    ]
     if not known:
         return None
     labels = Labels.of(summary, MAX_NAME)
@@ -90,7 +96,11 @@ def memory_section(summary: StudySummary) -> Section | None:
         *(figure.column for figure in known),
     )
     # Device memory is not missed where there is no device.
-    missing = [figure.name for figure in FIGURES if figure not in known and not figure.field.startswith("device")]
+    missing = [
+        figure.name
+        for figure in FIGURES
+        if figure not in known and not figure.field.startswith("device")
+    ]
     unknown = [small_print("Unknown here: ", listing(missing), ".")] if missing else []
     return Section(say("Memory"), (figures, *unknown), in_terminal=True)
 
@@ -108,24 +118,53 @@ class _EngineFigure(NamedTuple):
 
 
 ENGINE_FIGURES = (
-    _EngineFigure("Queue", Unit.SECONDS, "queue_s", "from the arrival of a request until it is taken up, mean."),
-    _EngineFigure("Waiting", Unit.COUNT, "waiting", "requests in the queue at the end of a trial, at most."),
-    _EngineFigure("Preempted", Unit.COUNT, "preemptions", "requests computed again for lack of KV cache, in all."),
-    _EngineFigure("Cached", Unit.COUNT, "cached_tokens", "tokens of prompts that came from a cache, in all."),
-    _EngineFigure("KV in use", Unit.SHARE, "kv_use", "share of the KV cache taken after a trial, at most."),
-    _EngineFigure("Accepted", Unit.NONE, "acceptance_length", "tokens of a step that begins with a draft, mean."),
-    _EngineFigure("Acceptance", Unit.SHARE, "acceptance_rate", "share of drafted tokens that are accepted."),
+    _EngineFigure(
+        "Queue",
+        Unit.SECONDS,
+        "queue_s",
+        "from the arrival of a request until it is taken up, mean.",
+    ),
+    _EngineFigure(
+        "Waiting", Unit.COUNT, "waiting", "requests in the queue at the end of a trial, at most."
+    ),
+    _EngineFigure(
+        "Preempted",
+        Unit.COUNT,
+        "preemptions",
+        "requests computed again for lack of KV cache, in all.",
+    ),
+    _EngineFigure(
+        "Cached", Unit.COUNT, "cached_tokens", "tokens of prompts that came from a cache, in all."
+    ),
+    _EngineFigure(
+        "KV in use", Unit.SHARE, "kv_use", "share of the KV cache taken after a trial, at most."
+    ),
+    _EngineFigure(
+        "Accepted",
+        Unit.NONE,
+        "acceptance_length",
+        "tokens of a step that begins with a draft, mean.",
+    ),
+    _EngineFigure(
+        "Acceptance", Unit.SHARE, "acceptance_rate", "share of drafted tokens that are accepted."
+    ),
 )
 
 
 def engine_metrics_section(summary: StudySummary) -> Section | None:
     """None where no engine offers such figures."""
     labels = Labels.of(summary, MAX_NAME)
-    workload: ColumnOf[PointSummary] = words_column("Workload", lambda point: Name(point.point.workload))
-    config: ColumnOf[PointSummary] = words_column("Config", lambda point: Name(labels[point.point.config]))
+    workload: ColumnOf[PointSummary] = words_column(
+        "Workload", lambda point: Name(point.point.workload)
+    )
+    config: ColumnOf[PointSummary] = words_column(
+        "Config", lambda point: Name(labels[point.point.config])
+    )
     points = [point for point in summary.points if point.engine is not None]
     return (
-        Section(TITLE, engine_counters_table(points, lambda point: point.engine, workload, config)) if points else None
+        Section(TITLE, engine_counters_table(points, lambda point: point.engine, workload, config))
+        if points
+        else None
     )
 
 
@@ -135,7 +174,9 @@ def engine_counters_table(
     """The figures that some engine has, and what they mean."""
 
     def column(figure: _EngineFigure) -> ColumnOf[Item]:
-        return number_column(figure.title, figure.unit, lambda item: getattr(engine(item), figure.field, None))
+        return number_column(
+            figure.title, figure.unit, lambda item: getattr(engine(item), figure.field, None)
+        )
 
     figures = table(items, *first, *(column(figure) for figure in ENGINE_FIGURES), drop_empty=True)
     titles = {shown.title for shown in figures.columns}
@@ -144,4 +185,7 @@ def engine_counters_table(
         for figure in ENGINE_FIGURES
         if say(figure.title) in titles
     ]
-    return (figures, small_print("By the engine's own counters, read before and after each trial.", *meanings))
+    return (
+        figures,
+        small_print("By the engine's own counters, read before and after each trial.", *meanings),
+    )

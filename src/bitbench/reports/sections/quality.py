@@ -26,7 +26,14 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity, quantity_unit
+from bitbench.reports.document.numbers import (
+    ROUGH,
+    estimated,
+    percent,
+    plus_minus,
+    quantity,
+    quantity_unit,
+)
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -59,7 +66,11 @@ def _task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
         if task.flips is not None and not task.task.startswith(f"{BUILT_IN}/"):
             yield _sentence(labels[row.config], task, task.flips)
     for row in summary.quality:
-        lost = [task for task in row.tasks if task.task.startswith(NEEDLE) and _verdict(task.flips) == "fewer"]
+        lost = [
+            task
+            for task in row.tasks
+            if task.task.startswith(NEEDLE) and _verdict(task.flips) == "fewer"
+        ]
         if lost:
             length = min(int(task.task.removeprefix(NEEDLE)) for task in lost)
             yield say(
@@ -72,7 +83,9 @@ def _task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
 def _sentence(name: str, task: TaskEstimate, flips: TaskFlips) -> Phrase:
     points = flips.difference.interval
     width = (
-        f"; {_points(flips.difference.value)} [{_points(points.low)}, {_points(points.high)}] points" if points else ""
+        f"; {_points(flips.difference.value)} [{_points(points.low)}, {_points(points.high)}] points"
+        if points
+        else ""
     )
     found = f"{flips.lost} answers lost and {flips.gained} gained of {task.samples} (p = {flips.p_value:.2g}{width})"
     words = {
@@ -134,10 +147,14 @@ def _task_table(results: list[TaskRow]) -> Block:
         words_column("Config", lambda row: Name(row[0].name)),
         words_column("Task", lambda row: Name(row[1].task)),
         words_column("Metric", lambda row: row[1].metric),
-        number_column("Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)),
+        number_column(
+            "Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)
+        ),
         number_column("To the baseline", Unit.NONE, lambda row: _difference(row[1])),
         number_column("Lost", Unit.COUNT, lambda row: row[1].flips.lost if row[1].flips else None),
-        number_column("Gained", Unit.COUNT, lambda row: row[1].flips.gained if row[1].flips else None),
+        number_column(
+            "Gained", Unit.COUNT, lambda row: row[1].flips.gained if row[1].flips else None
+        ),
         words_column("p", lambda row: f"{row[1].flips.p_value:.2g}" if row[1].flips else None),
         number_column("Cut", Unit.SHARE, lambda row: row[1].cut_share),
         number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
@@ -162,7 +179,9 @@ def _with_error(value: float | None, error: float | None, sign: str = "") -> Phr
 def _needles(summary: StudySummary) -> Iterator[Block]:
     """A row for each length, a column for each depth."""
     cells = {
-        (row.name, cell.length): {other.depth: other for other in row.needles if other.length == cell.length}
+        (row.name, cell.length): {
+            other.depth: other for other in row.needles if other.length == cell.length
+        }
         for row in summary.quality
         for cell in row.needles
     }
@@ -208,7 +227,11 @@ def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
     return quantity(row.by_position[place].divergence, "nats")
 
 
-STATES = {QualityState.WITHIN: "within", QualityState.BEYOND: "flagged", QualityState.UNDECIDED: "undecided"}
+STATES = {
+    QualityState.WITHIN: "within",
+    QualityState.BEYOND: "flagged",
+    QualityState.UNDECIDED: "undecided",
+}
 KEYS = (
     "perplexity",
     "perplexity_rise",
@@ -222,7 +245,12 @@ KEYS = (
 
 # Characters of a terminal from which there is room for memory and the tail, for speed, and for intervals of quality.
 WIDE, WIDER, WIDEST = 110, 150, 200
-SHOWN_FROM = {"kl_mass": WIDE, "kl_median": WIDER, "kl_p99_9": WIDER, "probability_change_rms": WIDER}
+SHOWN_FROM = {
+    "kl_mass": WIDE,
+    "kl_median": WIDER,
+    "kl_p99_9": WIDER,
+    "probability_change_rms": WIDER,
+}
 
 
 def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
@@ -238,7 +266,9 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
             cause = f" has no result ({row.outcome.value}): {row.cause}"
             yield say("Quality: ", Name(labels[row.config]), cause)
     lossless = {config.config for config in summary.configs if config.is_reference}
-    measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.config not in lossless]
+    measured = [
+        row for row in summary.quality if row.outcome is Outcome.OK and row.config not in lossless
+    ]
     if alone := [labels[row.config] for row in measured if not row.is_known]:
         why = " is unknown: the unquantized model on the same engine has no result to compare it with."
         yield say("Quality: that of ", listing(name_phrases(alone)), why)
@@ -246,7 +276,11 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     fine = [labels[row.config] for row in compared if row.state is QualityState.WITHIN]
     if fine:
         verb = "is" if len(fine) == 1 else "are"
-        yield say("Quality: ", listing(name_phrases(fine)), f" {verb} within the limits ({_limits(summary)}).")
+        yield say(
+            "Quality: ",
+            listing(name_phrases(fine)),
+            f" {verb} within the limits ({_limits(summary)}).",
+        )
     yield from undecided_quality_sentences(summary)
     yield from _task_sentences(summary, labels)
 
@@ -333,14 +367,23 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
         found = estimated(row.estimates.get(key), definition)
         if found is None:
             return None
-        if key == "perplexity":  # its interval is that of the text, which all share: their differences are finer
+        if (
+            key == "perplexity"
+        ):  # its interval is that of the text, which all share: their differences are finer
             return replace(found, digits=ROUGH + 1)
-        is_exact = found.low == found.high == found.value and found.value in (0.0, 1.0)  # of a variant against itself
+        is_exact = found.low == found.high == found.value and found.value in (
+            0.0,
+            1.0,
+        )  # of a variant against itself
         return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
 
     shown_from = SHOWN_FROM.get(key, 0)
     return number_column(
-        definition.label, quantity_unit(definition), figure, shown_from=shown_from, intervals_from=WIDEST
+        definition.label,
+        quantity_unit(definition),
+        figure,
+        shown_from=shown_from,
+        intervals_from=WIDEST,
     )
 
 
@@ -383,5 +426,7 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
 def _refused(summary: StudySummary) -> Iterator[Block]:
     for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
         yield paragraph(
-            "Not measured: ", listing(name_phrases(refusal.config.name for refusal in alike)), f": {reason}"
+            "Not measured: ",
+            listing(name_phrases(refusal.config.name for refusal in alike)),
+            f": {reason}",
         )

@@ -77,13 +77,18 @@ def ranked_point_outcomes(point: PointSummary) -> str:
 
 def ranked_estimate(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
     point = Point(config=entry.config, workload=ranking.workload)
-    return next(measured for measured in summary.points if measured.point == point).metrics[ranking.metric]
+    return next(measured for measured in summary.points if measured.point == point).metrics[
+        ranking.metric
+    ]
 
 
 def ranked_points(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     """Best first; those without a result last."""
     place = {entry.config: number for number, entry in enumerate(ranking.entries)}
-    return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
+    return sorted(
+        summary.points_of(ranking.workload),
+        key=lambda point: place.get(point.point.config, len(place)),
+    )
 
 
 def ranked_configs(summary: StudySummary) -> list[Config]:
@@ -107,7 +112,9 @@ def ranked_entry(ranking: Ranking, config: Config) -> RankingEntry | None:
 
 def ranked_possible_bests(ranking: Ranking) -> list[Config]:
     """Those that may be the best; without claims, those that share the first rank."""
-    return list(ranking.possible_bests) or [entry.config for entry in ranking.entries if entry.rank_low == 1]
+    return list(ranking.possible_bests) or [
+        entry.config for entry in ranking.entries if entry.rank_low == 1
+    ]
 
 
 def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
@@ -136,7 +143,11 @@ def ranked_memory_metric(summary: StudySummary) -> str:
 
 
 def ranked_device_metrics(summary: StudySummary) -> tuple[str, ...]:
-    return tuple(metric for metric in DEVICE_METRICS if any(metric in point.metrics for point in summary.points))
+    return tuple(
+        metric
+        for metric in DEVICE_METRICS
+        if any(metric in point.metrics for point in summary.points)
+    )
 
 
 def ranked_metric_column(
@@ -148,7 +159,10 @@ def ranked_metric_column(
         {"shown_from": shown_from, "intervals_from": intervals_from},
     )
     return number_column(
-        definition.label, quantity_unit(definition), lambda point: point_quantity(point, metric, definition), **room
+        definition.label,
+        quantity_unit(definition),
+        lambda point: point_quantity(point, metric, definition),
+        **room,
     )
 
 
@@ -167,7 +181,8 @@ def results_section(summary: StudySummary, labels: Labels) -> Section | None:
     if not any(ranking.entries for ranking in summary.rankings):
         return None
     return Section(
-        ranked_section_title("Results", summary), (results_table(summary, labels), small_print(*_how_to_read(summary)))
+        ranked_section_title("Results", summary),
+        (results_table(summary, labels), small_print(*_how_to_read(summary))),
     )
 
 
@@ -180,10 +195,16 @@ def results_table(summary: StudySummary, labels: Labels) -> Table:
         ranked_configs(summary),
         words_column(
             "Config",
-            lambda config: say(f"{labels.mark(config)} " if labels.mark(config) else "", Name(labels.name(config))),
+            lambda config: say(
+                f"{labels.mark(config)} " if labels.mark(config) else "", Name(labels.name(config))
+            ),
         ),
         *(column for ranking in summary.rankings for column in _of_workload(summary, ranking)),
-        number_column("Peak memory", Unit.BYTES, lambda config: spread_quantity(memory[config].peak, Unit.BYTES)),
+        number_column(
+            "Peak memory",
+            Unit.BYTES,
+            lambda config: spread_quantity(memory[config].peak, Unit.BYTES),
+        ),
         *([_quality_column(summary, qualities)] if summary.quality else []),
         mark=lambda config: Mark.BEST if labels.mark(config) == CHOSEN else None,
         drop_empty=True,
@@ -199,7 +220,11 @@ def _of_workload(summary: StudySummary, ranking: Ranking) -> list[ColumnOf[Confi
         point = of.get(config)
         if point is None:
             return None
-        return estimated(point.metrics.get(ranking.metric), definition) or ranked_point_outcomes(point) or None
+        return (
+            estimated(point.metrics.get(ranking.metric), definition)
+            or ranked_point_outcomes(point)
+            or None
+        )
 
     title = say(Name(ranking.workload), f" {definition.label}")
     has_ratio = any(entry.ratio_to_baseline for entry in ranking.entries)
@@ -208,7 +233,9 @@ def _of_workload(summary: StudySummary, ranking: Ranking) -> list[ColumnOf[Confi
         return figures
 
     def versus(config: Config) -> Words:
-        return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
+        return (
+            "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
+        )
 
     compared = ratio_column(say(Name(ranking.workload), " vs. baseline"), versus)
     return [*(figures if len(summary.rankings) <= FEW_WORKLOADS else []), compared]
@@ -225,7 +252,9 @@ def _quality_column(summary: StudySummary, rows: dict[Config, ConfigQuality]) ->
             return None
         if row.outcome is not Outcome.OK:
             return row.outcome.value
-        return estimated(row.estimates.get(key), definition) or ("baseline" if row.baseline == config else None)
+        return estimated(row.estimates.get(key), definition) or (
+            "baseline" if row.baseline == config else None
+        )
 
     return number_column(definition.label, quantity_unit(definition), quality)
 
@@ -239,7 +268,9 @@ def _how_to_read(summary: StudySummary) -> list[Words]:
     ]
 
 
-SYMBOLS = "✓ the whole interval is within the limit, ✗ the whole interval is beyond it, ? inconclusive."
+SYMBOLS = (
+    "✓ the whole interval is within the limit, ✗ the whole interval is beyond it, ? inconclusive."
+)
 
 
 def objectives_section(summary: StudySummary) -> Section | None:
@@ -262,10 +293,17 @@ def objectives_section(summary: StudySummary) -> Section | None:
         mark=_mark,
     )
     asked = paragraph(
-        "Promised: ", promised_objectives_in_words(summary), ", of all trials of a point together. ", SYMBOLS
+        "Promised: ",
+        promised_objectives_in_words(summary),
+        ", of all trials of a point together. ",
+        SYMBOLS,
     )
-    reasons = finding_reasons((point.point.name, finding) for point in points for finding in point.objectives)
-    return Section(say("Objectives"), (asked, verdicts, *bullets(reasons)), in_terminal=summary.search is None)
+    reasons = finding_reasons(
+        (point.point.name, finding) for point in points for finding in point.objectives
+    )
+    return Section(
+        say("Objectives"), (asked, verdicts, *bullets(reasons)), in_terminal=summary.search is None
+    )
 
 
 def objectives_sentence(summary: StudySummary) -> Phrase | None:
@@ -303,7 +341,11 @@ def _judged(place: int, point: PointSummary) -> Quantity:
 
 
 def _mark(point: PointSummary) -> Mark | None:
-    return Mark.ALARM if any(objective.verdict is Verdict.MISSED for objective in point.objectives) else None
+    return (
+        Mark.ALARM
+        if any(objective.verdict is Verdict.MISSED for objective in point.objectives)
+        else None
+    )
 
 
 def finding_reasons(findings: Iterable[tuple[str, Finding]]) -> Iterator[Phrase]:

@@ -3,7 +3,13 @@
 from collections.abc import Iterable
 
 from bitbench.analysis.results.estimate import Verdict
-from bitbench.analysis.results.summary import PointSummary, RateAnswer, Run, SearchStop, StudySummary
+from bitbench.analysis.results.summary import (
+    PointSummary,
+    RateAnswer,
+    Run,
+    SearchStop,
+    StudySummary,
+)
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import (
     Mark,
@@ -91,7 +97,10 @@ def _asked(summary: StudySummary) -> Phrase:
     how = f"{workload.arrival.kind} arrivals" if workload.open_loop else "closed loop"
     length = f" of {show_seconds(workload.duration)}" if workload.duration else ""
     texts = say(", texts from ", Name(workload.text.file)) if workload.text else ()
-    said, answered = workload_length_text(workload.input_tokens), workload_length_text(workload.output_tokens)
+    said, answered = (
+        workload_length_text(workload.input_tokens),
+        workload_length_text(workload.output_tokens),
+    )
     return say(f"{said} tokens in, {answered} tokens out, {how}{length}", texts, ".")
 
 
@@ -101,7 +110,12 @@ def _table(summary: StudySummary) -> Table:
     by_rate = summary.study.workloads[0].open_loop
     goodput = ["goodput"] if summary.study.objectives else []
     metrics = dict.fromkeys(
-        [*(RATE_METRICS if by_rate else STREAM_METRICS), sweep_tail_metric(summary), "tpot_s", *goodput]
+        [
+            *(RATE_METRICS if by_rate else STREAM_METRICS),
+            sweep_tail_metric(summary),
+            "tpot_s",
+            *goodput,
+        ]
     )
     title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
     return table(
@@ -110,12 +124,19 @@ def _table(summary: StudySummary) -> Table:
         words_column("Outcome", lambda point: counted(_verdicts(point)) or "not run"),
         *(
             ranked_metric_column(
-                summary, metric, shown_from=WIDE if metric == "offered_rate" else 0, intervals_from=INTERVALS_FIT
+                summary,
+                metric,
+                shown_from=WIDE if metric == "offered_rate" else 0,
+                intervals_from=INTERVALS_FIT,
             )
             for metric in metrics
         ),
-        number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, points)) else WIDE),
-        mark=lambda point: Mark.ALARM if any(word.startswith("fails") for word in _verdicts(point)) else None,
+        number_column(
+            "Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, points)) else WIDE
+        ),
+        mark=lambda point: (
+            Mark.ALARM if any(word.startswith("fails") for word in _verdicts(point)) else None
+        ),
     )
 
 
@@ -125,7 +146,10 @@ def sweep_tail_metric(summary: StudySummary) -> str:
     known = {metric: [of[metric] for of in tails if metric in of] for metric in TAILS}
     if not any(known.values()):  # of requests that were not kept, the mean over trials
         return TAILS[0]
-    return next((metric for metric, of in known.items() if of and all(each.is_carried for each in of)), "ttft_p50_s")
+    return next(
+        (metric for metric, of in known.items() if of and all(each.is_carried for each in of)),
+        "ttft_p50_s",
+    )
 
 
 def _errors(point: PointSummary) -> int:
@@ -134,7 +158,9 @@ def _errors(point: PointSummary) -> int:
 
 def _verdicts(point: PointSummary) -> list[str]:
     """One per trial. One that says nothing about the engine counts only where it met the objectives all the same."""
-    runs = [run for run in point.runs if run.outcome not in NOT_THE_ENGINES or run.holds] or point.runs
+    runs = [
+        run for run in point.runs if run.outcome not in NOT_THE_ENGINES or run.holds
+    ] or point.runs
     return [_verdict(run) for run in runs]
 
 
@@ -158,13 +184,20 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
         causes = [group.failure.cause for point in flawed for group in point.failures]
         why = f": {causes[0]}" if causes else "."
         sentences.append(
-            say("Requests failed on ", listing(name_phrases(point.point.workload for point in flawed)), why)
+            say(
+                "Requests failed on ",
+                listing(name_phrases(point.point.workload for point in flawed)),
+                why,
+            )
         )
     return [
         *sentences,
         *cached_remarks(summary),
         *stream_remarks(summary),
-        *(say(note) for note in sorted({note for config in summary.configs for note in config.notes})),
+        *(
+            say(note)
+            for note in sorted({note for config in summary.configs for note in config.notes})
+        ),
     ]
 
 
@@ -180,18 +213,29 @@ def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
     limits = promised_objectives_in_words(summary)
     end = ENDS.get(found.stop, "")
     if found.rate is None and found.high is None:
-        runs = [run for point in summary.points for run in point.runs]  # the machine may have spoiled them
+        runs = [
+            run for point in summary.points for run in point.runs
+        ]  # the machine may have spoiled them
         why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
         return say("No rate was tested against ", limits, f": {why}; {RESUMES}")
     if found.rate is None:
         lowest = setting_quantity(found.high or 0.0, REQUESTS)
-        return say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.", end)
+        return say(
+            limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.", end
+        )
     if found.high is None:
-        said = say(limits, " is met even at ", setting_quantity(found.rate, REQUESTS), ", the highest rate tried.")
+        said = say(
+            limits,
+            " is met even at ",
+            setting_quantity(found.rate, REQUESTS),
+            ", the highest rate tried.",
+        )
         return say(said, _verified(found), end)
     rate = Quantity(found.rate, REQUESTS, found.low, found.high)
     interval = f" ({percent(found.confidence)} interval, {plural(found.trials, 'trial')})."
-    return say("The highest rate that meets ", limits, ": ", strong(rate), interval, _verified(found), end)
+    return say(
+        "The highest rate that meets ", limits, ": ", strong(rate), interval, _verified(found), end
+    )
 
 
 def _verified(found: RateAnswer) -> Phrase:
@@ -212,7 +256,10 @@ def _most_output(summary: StudySummary) -> Phrase:
         return say("No point has a result.")
     lacking = _without_result(summary)
     best = max(known, key=lambda point: point.metrics["output_throughput"].value)
-    output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, sweep_tail_metric(summary))
+    output, ttft = (
+        _figure(summary, best, "output_throughput"),
+        _figure(summary, best, sweep_tail_metric(summary)),
+    )
     time = f", with a {ranked_metric_definition(summary, sweep_tail_metric(summary)).label} of "
     of_the_rest = "of the other points the most output is " if lacking else "The most output: "
     return say(lacking, of_the_rest, strong(output), " at ", _load(summary, best), time, ttft, ".")
@@ -244,9 +291,17 @@ def _highest_met(summary: StudySummary) -> Phrase:
     if not met:
         return say("No point met ", limits, " in every trial.")
     at, goodput = _load(summary, met[-1]), _figure(summary, met[-1], "goodput")
-    said = say("The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, ".")
-    unsure = [found.reason for found in met[-1].objectives if found.verdict is Verdict.INCONCLUSIVE and found.reason]
-    return say(said, f" Over all its requests that is inconclusive: {unsure[0]}.") if unsure else said
+    said = say(
+        "The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, "."
+    )
+    unsure = [
+        found.reason
+        for found in met[-1].objectives
+        if found.verdict is Verdict.INCONCLUSIVE and found.reason
+    ]
+    return (
+        say(said, f" Over all its requests that is inconclusive: {unsure[0]}.") if unsure else said
+    )
 
 
 def _meets(point: PointSummary) -> bool:

@@ -62,7 +62,11 @@ def workload_shape(workload: Workload) -> Phrase:
         return UNKNOWN if part in workload.unknown else value
 
     parts: list[Words] = [
-        *([] if workload.open_loop else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]),
+        *(
+            []
+            if workload.open_loop
+            else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]
+        ),
         f"input {known('input_tokens', most + workload_length_text(workload.input_tokens))} tokens",
         f"output {known('output_tokens', most_out + workload_length_text(workload.output_tokens))} tokens",
         *_prompts(workload),
@@ -101,7 +105,9 @@ def _prompts(workload: Workload) -> list[Words]:
     if workload.api is Api.CHAT:
         parts.append("through the chat endpoint")
     if (shared := workload.shared_prefix) is not None:
-        parts.append(f"{percent(shared.share)} of the prompts with one prefix of {shared.tokens:,} tokens")
+        parts.append(
+            f"{percent(shared.share)} of the prompts with one prefix of {shared.tokens:,} tokens"
+        )
     if (talk := workload.conversation) is not None:
         think = f" with {show_seconds(talk.think)} of thinking between them" if talk.think else ""
         parts.append(f"conversations of {talk.turns} turns{think}")
@@ -126,8 +132,14 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> Section:
     main = _main_table(summary, ranking, points, labels)
     more: list[Block] = []
     if with_result := [point for point in points if ranked.has_ranked_result(summary, point)]:
-        occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in point.metrics for point in points)]
-        metrics = dict.fromkeys((*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary)))
+        occasional = [
+            metric
+            for metric in OCCASIONAL_METRICS
+            if any(metric in point.metrics for point in points)
+        ]
+        metrics = dict.fromkeys(
+            (*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary))
+        )
         further = table(
             with_result,
             words_column("Config", lambda point: Name(labels[point.point.config])),
@@ -156,27 +168,40 @@ class _Row:
         return self.point.metrics.get(name) if self.point else None
 
 
-def _rows(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Iterator[_Row]:
+def _rows(
+    summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
+) -> Iterator[_Row]:
     """Best first; then what was refused here although its config was tried elsewhere."""
     for point in points:
         words = ranked.ranked_point_outcomes(point) or "not run"
         if ranked.has_ranked_result(summary, point):
             words = starts_and_trials(point.metrics[summary.primary_metric])
-        yield _Row(point.point.config, words, point, ranked.ranked_entry(ranking, point.point.config))
-    tried = {point.point.config for point in summary.points}  # what no workload tries is listed once, after the tables
+        yield _Row(
+            point.point.config, words, point, ranked.ranked_entry(ranking, point.point.config)
+        )
+    tried = {
+        point.point.config for point in summary.points
+    }  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
-        if refusal.point.workload == ranking.workload and (refusal.point.config in tried or refusal.was_tried):
+        if refusal.point.workload == ranking.workload and (
+            refusal.point.config in tried or refusal.was_tried
+        ):
             yield _Row(refusal.point.config, "not made" if refusal.was_tried else "refused")
 
 
-def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary], labels: Labels) -> Table:
+def _main_table(
+    summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary], labels: Labels
+) -> Table:
     memory = ranked.ranked_memory_metric(summary)
     definition = summary.definitions[memory]
 
     def column(metric: str) -> ColumnOf[_Row]:
         shown, shown_from = summary.definitions[metric], 0 if metric == ranking.metric else WIDE
         return number_column(
-            shown.label, quantity_unit(shown), lambda row: estimated(row.metric(metric), shown), shown_from=shown_from
+            shown.label,
+            quantity_unit(shown),
+            lambda row: estimated(row.metric(metric), shown),
+            shown_from=shown_from,
         )
 
     return table(
@@ -186,7 +211,9 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
         ratio_column("vs. baseline", lambda row: ranked.ranked_versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
         number_column(
-            definition.label, quantity_unit(definition), lambda row: mean_quantity(row.metric(memory), definition)
+            definition.label,
+            quantity_unit(definition),
+            lambda row: mean_quantity(row.metric(memory), definition),
         ),
         words_column("Starts / trials", lambda row: row.words),
         mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,

@@ -16,7 +16,13 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from bitbench.util.http.response import EVENT_BYTES, PLAIN_BYTES, Fault, ResponseReader, new_response_parts
+from bitbench.util.http.response import (
+    EVENT_BYTES,
+    PLAIN_BYTES,
+    Fault,
+    ResponseReader,
+    new_response_parts,
+)
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
@@ -38,7 +44,9 @@ def connection_address(url: str) -> Address:
     """Where to connect. Anything but http://host:port and https://host:port is refused here."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
-        raise ValueError(f"the endpoint {url!r} should look like http://host:port or https://host:port")
+        raise ValueError(
+            f"the endpoint {url!r} should look like http://host:port or https://host:port"
+        )
     return Address(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
 
 
@@ -55,7 +63,9 @@ def redirection(headers: Mapping[str, str], key: str) -> str:
 def error_in_answer(body: bytes, key: str) -> str:
     """What an error body says, in the server's words."""
     message = json_object(body) if len(body) <= EVENT_BYTES else None
-    return (error_sentence(message, key) if message else None) or quote(body, key) or "no explanation"
+    return (
+        (error_sentence(message, key) if message else None) or quote(body, key) or "no explanation"
+    )
 
 
 def error_sentence(message: Mapping[str, Any], key: str) -> str | None:
@@ -111,7 +121,9 @@ class PlainConnection:
             self._socket.close()
             self._socket = None
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> PlainAnswer:
+    def ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> PlainAnswer:
         """Raises TimeoutError where it is not complete within the limit, another OSError where there is no
         connection or it breaks, and BadAnswer."""
         until = monotonic() + self._limit_s
@@ -134,7 +146,9 @@ class PlainConnection:
             self._socket = socket.create_connection((host, port), timeout=_left(until))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
-                self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
+                self._socket = ssl.create_default_context().wrap_socket(
+                    self._socket, server_hostname=host
+                )
         return self._socket
 
     def _read(self, connected: socket.socket, until: float) -> ResponseReader:
@@ -164,7 +178,12 @@ def _left(until: float) -> float:
 
 
 def _request(method: str, path: str, to: Address, headers: Mapping[str, str], body: bytes) -> bytes:
-    lines = {"Host": to.header, "Accept": "application/json", "Content-Length": str(len(body)), **headers}
+    lines = {
+        "Host": to.header,
+        "Accept": "application/json",
+        "Content-Length": str(len(body)),
+        **headers,
+    }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
 
@@ -204,10 +223,14 @@ def read_samples(text: str) -> Samples:
             continue
         if kind := _TYPE.fullmatch(line.rstrip()):
             found.kinds[kind[1]] = kind[2]
-        elif (sample := _SAMPLE.fullmatch(line.rstrip())) and (value := _number(sample[2])) is not None:
+        elif (sample := _SAMPLE.fullmatch(line.rstrip())) and (
+            value := _number(sample[2])
+        ) is not None:
             name, known = sample[1], found.values.get(sample[1])
             is_gauge = found.kinds.get(name) == "gauge"
-            found.values[name] = value if known is None else max(known, value) if is_gauge else known + value
+            found.values[name] = (
+                value if known is None else max(known, value) if is_gauge else known + value
+            )
     return found
 
 

@@ -41,7 +41,9 @@ def answer_limit_bytes(output_tokens: int, request_bytes: int) -> int:
 
 def new_response_parts(limit_bytes: int) -> "Parts":
     """Return room for a body of so many bytes. Who adds more has to say that it is too large."""
-    from bitbench._native import Parts  # not at the top: reports are read where there is no native part
+    from bitbench._native import (
+        Parts,
+    )  # not at the top: reports are read where there is no native part
 
     return Parts(limit_bytes)
 
@@ -88,7 +90,9 @@ class ResponseReader:
         self.between_chunks = False
         self._state = _HEAD
         self._pending = b""  # an unfinished head or line
-        self._left: int | None = 0  # body bytes to come, of this chunk or of the whole; None: until the end
+        self._left: int | None = (
+            0  # body bytes to come, of this chunk or of the whole; None: until the end
+        )
         self._after_data = _COMPLETE
         self._last_byte: float | None = None
         self.headers: dict[str, str] = {}
@@ -167,7 +171,9 @@ class ResponseReader:
                 self.persistent = False  # bytes that nobody asked for: the two sides disagree about where they are
                 return
             else:
-                delimiter, limit = (b"\r\n\r\n", HEAD_BYTES) if self._state == _HEAD else (b"\r\n", LINE_BYTES)
+                delimiter, limit = (
+                    (b"\r\n\r\n", HEAD_BYTES) if self._state == _HEAD else (b"\r\n", LINE_BYTES)
+                )
                 end = data.find(delimiter, position, position + limit + len(delimiter))
                 if end < 0:
                     if length - position >= limit + len(delimiter):
@@ -211,7 +217,11 @@ class ResponseReader:
         status_line, *lines = head.split("\r\n")
         version, _, rest = status_line.partition(" ")
         code = rest[:3]
-        if version not in ("HTTP/1.1", "HTTP/1.0") or not _is_number(code) or not 100 <= int(code) <= 599:
+        if (
+            version not in ("HTTP/1.1", "HTTP/1.0")
+            or not _is_number(code)
+            or not 100 <= int(code) <= 599
+        ):
             raise Malformed("not an HTTP/1.1 status line", status_line.encode("latin-1"))
         self.http_status = int(code)
         self.headers = {}
@@ -220,7 +230,9 @@ class ResponseReader:
             if not colon:
                 raise Malformed("not a header line", line.encode("latin-1"))
             name = name.strip().lower()
-            self.headers[name] = f"{self.headers[name]}, {value.strip()}" if name in self.headers else value.strip()
+            self.headers[name] = (
+                f"{self.headers[name]}, {value.strip()}" if name in self.headers else value.strip()
+            )
         if self.http_status >= 200:
             self._choose_framing(version)
         else:  # a head of 1xx announces another one
@@ -233,7 +245,9 @@ class ResponseReader:
 
     def _choose_framing(self, version: str) -> None:
         connection = self.headers.get("connection", "").lower()
-        self.persistent = "close" not in connection and (version == "HTTP/1.1" or "keep-alive" in connection)
+        self.persistent = "close" not in connection and (
+            version == "HTTP/1.1" or "keep-alive" in connection
+        )
         length = self.headers.get("content-length")
         self._state = _DATA
         if self.http_status in _NO_BODY or length == "0":

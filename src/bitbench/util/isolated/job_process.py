@@ -87,7 +87,11 @@ def last_job_event(events: Iterator[Json]) -> Json:
 
 
 def _last_words(log_file: Path, exit_code: int) -> str:
-    lines = [line.strip() for line in log_file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    lines = [
+        line.strip() for line in log_file.read_text(encoding="utf-8", errors="replace").splitlines()
+    ]
     said = " / ".join([line for line in lines if line][-_LAST_LINES:])
-    cause = f"it was killed by signal {-exit_code}" if exit_code < 0 else f"it ended with {exit_code}"
+    cause = (
+        f"it was killed by signal {-exit_code}" if exit_code < 0 else f"it ended with {exit_code}"
+    )
     return f"{cause}; its last output: {said}" if said else cause

@@ -50,7 +50,10 @@ def run_as_job_worker(job_file: str, work: Callable[[Json, Reports], Json]) -> i
 
 def end_job_worker_with(parent: int) -> None:
     """Ends with its parent, even after `kill -9`: its result would be of no use."""
-    if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+    if (
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0
+        or os.getppid() != parent
+    ):
         os._exit(1)
 
 

@@ -27,7 +27,10 @@ def matches(text: str) -> bool:
 def read(text: str) -> Reading:
     lines = text.split("\n")
     rows = {
-        cells[0].strip("* "): cells[1:] for _, table in imported_tables(text) for cells in table if "**" in cells[0]
+        cells[0].strip("* "): cells[1:]
+        for _, table in imported_tables(text)
+        for cells in table
+        if "**" in cells[0]
     }
     versions, device = imported_versions(lines)
     reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
@@ -35,10 +38,16 @@ def read(text: str) -> Reading:
     for column, backend in enumerate(rows["Backend"]):
         match = _BACKEND.match(backend)
         name, kernels = (match[1], (match[2],)) if match else (backend, ())
-        figures = {metric: _seconds(rows[title][column]) for title, metric in _FIELDS.items() if title in rows}
+        figures = {
+            metric: _seconds(rows[title][column])
+            for title, metric in _FIELDS.items()
+            if title in rows
+        }
         facts = imported_facts(versions, name, kernels)
         setup = EngineSetup(name=backend, engine=name)
-        reading.runs.append(ImportedRun(rows["Model"][column], setup, shape, TrialMetrics(**figures), facts=facts))
+        reading.runs.append(
+            ImportedRun(rows["Model"][column], setup, shape, TrialMetrics(**figures), facts=facts)
+        )
     reading.notes.append("The file does not give token counts or concurrency.")
     return reading
 

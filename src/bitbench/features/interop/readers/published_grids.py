@@ -63,7 +63,9 @@ def read(text: str) -> Reading:
         reading.runs += [_run(row, engine, around, facts) for row in rows]
     reading.notes.append("One run per point: its spread is unknown.")
     if any(run.metrics.request_throughput for run in reading.runs):
-        reading.notes.append("Output throughput of the throughput tables is requests per second × output length.")
+        reading.notes.append(
+            "Output throughput of the throughput tables is requests per second × output length."
+        )
     return reading
 
 
@@ -73,7 +75,9 @@ def _rows(cells: list[list[str]]) -> list[Row]:
     rows: list[Row] = []
     for line in lines:
         above = rows[-1] if rows else {}
-        rows.append({title: cell or above.get(title, "") for title, cell in zip(titles, line, strict=False)})
+        rows.append(
+            {title: cell or above.get(title, "") for title, cell in zip(titles, line, strict=False)}
+        )
     return rows
 
 
@@ -116,7 +120,9 @@ def _setup(row: Row, engine: str, around: _Text) -> EngineSetup:
     args: dict[str, Argument] = {"gpus": int(gpus)} if gpus else {}
     if engine == "vllm":
         said = around.settings.get(chosen or DEFAULT_SETTING, "").split()
-        args |= {name: value for name, equals, value in (part.partition("=") for part in said) if equals}
+        args |= {
+            name: value for name, equals, value in (part.partition("=") for part in said) if equals
+        }
     return EngineSetup(name=", ".join(filter(None, parts)), engine=engine, args=args)
 
 

@@ -49,15 +49,25 @@ def read(text: str) -> Reading:
         if (match := _CONFIGURATION.match(section)) is None:
             continue
         concurrency, tokens_in, tokens_out = map(int, match.groups())
-        models = [(block.partition("\n")[0].strip(" `"), _RUN.findall(block)) for block in _MODEL.split(section)[1:]]
+        models = [
+            (block.partition("\n")[0].strip(" `"), _RUN.findall(block))
+            for block in _MODEL.split(section)[1:]
+        ]
         ending = _common_ending([model for model, _ in models])
         name = imported_name(ending, "") or None
-        shape = imported_workload(concurrency=concurrency, input_tokens=tokens_in, output_tokens=tokens_out, name=name)
+        shape = imported_workload(
+            concurrency=concurrency, input_tokens=tokens_in, output_tokens=tokens_out, name=name
+        )
         for model, runs in models:
-            repeated += [name for name, count in Counter(name for name, _ in runs).items() if count > 1]
+            repeated += [
+                name for name, count in Counter(name for name, _ in runs).items() if count > 1
+            ]
             metrics = [_metrics(figures) for _, figures in runs]
             variant = model.removesuffix(ending)
-            reading.runs += [ImportedRun(variant, engine, shape, figures, requests=concurrency) for figures in metrics]
+            reading.runs += [
+                ImportedRun(variant, engine, shape, figures, requests=concurrency)
+                for figures in metrics
+            ]
     if repeated:
         examples = ", ".join(repeated[:SHOWN_REPEATS])
         reading.notes.append(
@@ -72,7 +82,11 @@ def read(text: str) -> Reading:
 
 
 def _metrics(figures: str) -> TrialMetrics:
-    known = {_FIELDS[title]: imported_figure(figure) for title, figure in _FIGURE.findall(figures) if title in _FIELDS}
+    known = {
+        _FIELDS[title]: imported_figure(figure)
+        for title, figure in _FIGURE.findall(figures)
+        if title in _FIELDS
+    }
     return TrialMetrics(**known)
 
 
@@ -80,6 +94,8 @@ def _common_ending(names: list[str]) -> str:
     """`_base` of w8a8_smooth_ptq_base and original_base: what all names of a configuration have behind the model's."""
     if len(set(names)) < 2:
         return ""
-    endings = [name.split("_")[:0:-1] for name in names]  # words from the last one on, without the first
+    endings = [
+        name.split("_")[:0:-1] for name in names
+    ]  # words from the last one on, without the first
     shared = takewhile(lambda words: len(set(words)) == 1, zip(*endings, strict=False))
     return "".join(f"_{words[0]}" for words in reversed(list(shared)))

@@ -13,7 +13,9 @@ LONGEST_LINE = 10_000  # characters; a table that people read has a few hundred
 
 def read(text: str) -> Reading:
     if max(map(len, text.split("\n"))) > LONGEST_LINE:
-        raise ImportFileError(f"it has a line of more than {LONGEST_LINE} characters, so it is no table")
+        raise ImportFileError(
+            f"it has a line of more than {LONGEST_LINE} characters, so it is no table"
+        )
     for is_meant, reader in FORMS:
         if is_meant(text):
             return reader(text)

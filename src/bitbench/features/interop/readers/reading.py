@@ -12,7 +12,14 @@ from math import inf
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.study import EngineSetup
-from bitbench.study.workload import BUILT_IN_WORKLOADS, AnyArrival, Batch, ClosedLoop, ShapePart, Workload
+from bitbench.study.workload import (
+    BUILT_IN_WORKLOADS,
+    AnyArrival,
+    Batch,
+    ClosedLoop,
+    ShapePart,
+    Workload,
+)
 from bitbench.util.errors import BitbenchError, ExitCode
 
 
@@ -25,7 +32,9 @@ class ImportFileError(BitbenchError):
 class Tool(StrEnum):
     """As `bitbench import --from` spells it."""
 
-    PUBLISHED_TABLE = "published-table"  # tables as vendors and projects publish them beside their models
+    PUBLISHED_TABLE = (
+        "published-table"  # tables as vendors and projects publish them beside their models
+    )
     SGLANG = "sglang"
     VLLM = "vllm"
     GUIDELLM = "guidellm"
@@ -47,7 +56,9 @@ SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
 def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
     """Each Markdown or grid table with the lines before it: its rows of cells, the titles first, without its rules."""
     before: list[str] = []
-    for is_table, block in groupby(text.split("\n"), key=lambda line: line.lstrip().startswith(("|", "+"))):
+    for is_table, block in groupby(
+        text.split("\n"), key=lambda line: line.lstrip().startswith(("|", "+"))
+    ):
         lines = [line.strip() for line in block]
         if not is_table:
             before = lines
@@ -55,7 +66,9 @@ def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
             yield before, [[cell.strip() for cell in row] for row in rows]
 
 
-_OWNER = re.compile(r"^- (\S+)\s*$|^The environment of the evaluation with (?:huggingface )?(\S+) is:")
+_OWNER = re.compile(
+    r"^- (\S+)\s*$|^The environment of the evaluation with (?:huggingface )?(\S+) is:"
+)
 _DEVICE = re.compile(r"^- Device: (.+)$|^-\s++(NVIDIA .+)$")
 _PACKAGE = re.compile(r"^\s*+-\s++(.+) (\S+)\s*$")
 
@@ -76,9 +89,13 @@ def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], 
     return versions, device
 
 
-def imported_facts(versions: Mapping[str, dict[str, str]], engine: str, kernels: tuple[str, ...] = ()) -> InstanceFacts:
+def imported_facts(
+    versions: Mapping[str, dict[str, str]], engine: str, kernels: tuple[str, ...] = ()
+) -> InstanceFacts:
     packages = versions.get(engine.lower(), {})
-    version = next((value for name, value in packages.items() if name.lower() == engine.lower()), None)
+    version = next(
+        (value for name, value in packages.items() if name.lower() == engine.lower()), None
+    )
     return InstanceFacts(engine_version=version, versions=packages, kernels=kernels)
 
 
@@ -112,7 +129,9 @@ class ImportedRun:
     facts: InstanceFacts = field(default_factory=InstanceFacts)
     requests: int = 0
     weight_bytes: int | None = None
-    model: str | None = None  # where the file tells it from the recipe: `variant` is then model/recipe
+    model: str | None = (
+        None  # where the file tells it from the recipe: `variant` is then model/recipe
+    )
     started_at: str | None = None
     duration_s: float | None = None
     cause: str | None = None  # why it has no figures
@@ -122,7 +141,9 @@ class ImportedRun:
 class Reading:
     runs: list[ImportedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    host: dict[str, Json] = field(default_factory=dict)  # as `HostFacts` spells it, as far as it is known
+    host: dict[str, Json] = field(
+        default_factory=dict
+    )  # as `HostFacts` spells it, as far as it is known
 
 
 def imported_name(text: str, fallback: str) -> str:
@@ -190,7 +211,11 @@ def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[M
     try:
         content = json.loads(text)
     except json.JSONDecodeError:
-        content = [_line(line, number, tool) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+        content = [
+            _line(line, number, tool)
+            for number, line in enumerate(text.splitlines(), 1)
+            if line.strip()
+        ]
     found = content if isinstance(content, list) else [content]
     for result in found:
         missing = [key for key in needed if not isinstance(result, Mapping) or key not in result]
@@ -205,7 +230,9 @@ def _line(line: str, number: int, tool: str) -> Json:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        raise ImportFileError(f"line {number} is not JSON ({error.msg}); {tool} writes one object per line") from error
+        raise ImportFileError(
+            f"line {number} is not JSON ({error.msg}); {tool} writes one object per line"
+        ) from error
 
 
 def imported_field(content: Json, path: str) -> Json:

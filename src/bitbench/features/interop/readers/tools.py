@@ -77,13 +77,20 @@ def read_tool_results(tool: str, text: str) -> Reading:
     form = _formats()[tool]
     objects = imported_json_objects(text, form.tool, form.needed)
     reading = Reading(notes=list(form.notes))
-    for number, run in enumerate((run for content in objects for run in _RUNS[tool](content)), start=1):
+    for number, run in enumerate(
+        (run for content in objects for run in _RUNS[tool](content)), start=1
+    ):
         reading.runs.append(_run(form, run))
         if failed := form.count(run, "failed"):
-            reading.notes.append(f"Run {number}: {failed} requests failed; figures are computed from the others.")
+            reading.notes.append(
+                f"Run {number}: {failed} requests failed; figures are computed from the others."
+            )
         if number == 1:
             gpu = form.text(run, "gpu")
-            reading.host = {"cpu_model": form.text(run, "cpu_model"), "accelerators": [{"name": gpu}] if gpu else []}
+            reading.host = {
+                "cpu_model": form.text(run, "cpu_model"),
+                "accelerators": [{"name": gpu}] if gpu else [],
+            }
     return reading
 
 
@@ -91,12 +98,17 @@ def _run(form: ToolFormat, run: Run) -> ImportedRun:
     figures = {name: form.figure(run, name) for name in form.figures}
     rate, completed = figures.get("rate"), form.count(run, "completed")
     engine, kernel = form.text(run, "engine") or UNKNOWN_ENGINE, form.text(run, "kernel")
-    settings = {name: run[name] for name in form.arguments if isinstance(run.get(name), (bool, int, float, str))}
+    settings = {
+        name: run[name]
+        for name in form.arguments
+        if isinstance(run.get(name), (bool, int, float, str))
+    }
     return ImportedRun(
         form.text(run, "model") or "unknown model",
         EngineSetup(name=f"{engine}, {kernel}" if kernel else engine, engine=engine, args=settings),
         imported_workload(
-            concurrency=form.count(run, "concurrency") or (None if rate else form.count(run, "at_once")),
+            concurrency=form.count(run, "concurrency")
+            or (None if rate else form.count(run, "at_once")),
             input_tokens=form.count(run, "input_tokens"),
             output_tokens=form.count(run, "output_tokens"),
             requests=form.count(run, "requests"),
@@ -104,7 +116,9 @@ def _run(form: ToolFormat, run: Run) -> ImportedRun:
             rate=rate,
         ),
         TrialMetrics.model_validate(figures),
-        facts=InstanceFacts(engine_version=form.text(run, "version"), kernels=(kernel,) if kernel else ()),
+        facts=InstanceFacts(
+            engine_version=form.text(run, "version"), kernels=(kernel,) if kernel else ()
+        ),
         requests=completed or 0,
         weight_bytes=form.count(run, "weight_bytes"),
         started_at=form.text(run, "started_at"),
@@ -142,13 +156,19 @@ def _llama_bench_runs(test: Run) -> Iterator[Run]:
         "engine": "llama.cpp",
         "model": PurePosixPath(imported_text(test["model_filename"]) or "unknown model").name,
         "version": " ".join(versions),
-        "test": imported_name("-".join(f"{letters}{count}" for letters, count in counts.items() if count), "test"),
+        "test": imported_name(
+            "-".join(f"{letters}{count}" for letters, count in counts.items() if count), "test"
+        ),
         "count": 1,
     }
     for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
         figures: dict[str, float] = {}
         if seconds := imported_number(nanoseconds, NANOSECOND):
-            figures = {"seconds": seconds, "output": generated / seconds, "overall": (prompt + generated) / seconds}
+            figures = {
+                "seconds": seconds,
+                "output": generated / seconds,
+                "overall": (prompt + generated) / seconds,
+            }
             if not generated:
                 figures |= {"prefill_s": seconds, "input": prompt / seconds}
             elif not prompt:

@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(str(Path(__file__).parents[3] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
+sys.path.append(
+    str(Path(__file__).parents[3] / "util" / "isolated")
+)  # run in isolated mode, python looks nowhere else
 from bitbench_package import load_bitbench_module, make_importable  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
@@ -54,7 +56,9 @@ class FilledPool:
         self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16, device=device)
         numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
         _fill(self._bytes, numbers.to(device))
-        _fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
+        _fill(
+            self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device)
+        )
         # Of two bfloat16 numbers the second gives sign, exponent and upper digits, the first only further digits.
         self._float32 = self._bfloat16[: size_bytes // 4 * 2].view(torch.float32)
 
@@ -106,7 +110,9 @@ class KernelBench:
         self._device = open_device(job["device"], torch)
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
         self._cases = [
-            case for case in self._imported() if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
+            case
+            for case in self._imported()
+            if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
         ]
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
@@ -119,7 +125,9 @@ class KernelBench:
     def run(self) -> None:
         from bitbench.features.kernels.device import measure_device_roof
 
-        largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
+        largest = max(
+            (case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0
+        )
         size = max(self._cold_bytes, largest) + 2**20
         pool = FilledPool(size, self._threads, self._job["seed"], self._device.name)
         roof = measure_device_roof(pool, self._device)
@@ -161,7 +169,9 @@ class KernelBench:
             if cause is None:
                 copies = -(-self._cold_bytes // case.weight_bytes(shape))
                 try:
-                    made = case.prepare(shape, copies, pool.part(place * pool.size_bytes // len(self._cases)))
+                    made = case.prepare(
+                        shape, copies, pool.part(place * pool.size_bytes // len(self._cases))
+                    )
                     error = self._error(case, made, shape, batch)
                 except Exception as failed:  # out of memory, a kernel that does not compile: a result like any other
                     cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]
@@ -219,8 +229,13 @@ class KernelBench:
                 self._rng.shuffle(order)
                 for name in order:
                     _, made, copies = prepared[name]
-                    seconds[name].append(self._device.seconds(partial(made.run, inputs[name], turn % copies)))
-                if turn >= self._job["least_rounds"] and time.perf_counter() - began > self._job["point_seconds"]:
+                    seconds[name].append(
+                        self._device.seconds(partial(made.run, inputs[name], turn % copies))
+                    )
+                if (
+                    turn >= self._job["least_rounds"]
+                    and time.perf_counter() - began > self._job["point_seconds"]
+                ):
                     break
         finally:
             gc.enable()
