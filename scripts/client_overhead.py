@@ -35,12 +35,22 @@ class ThroughputRatio(NamedTuple):
 
 
 def differences_to_schedule(
-    client: LoadClient, endpoint: Endpoint, workload: Workload, *, ttft_s: float, tpot_s: float, trials: int
+    client: LoadClient,
+    endpoint: Endpoint,
+    workload: Workload,
+    *,
+    ttft_s: float,
+    tpot_s: float,
+    trials: int,
 ) -> Iterator[ReportedDifference]:
     """One per trial, from its means over requests."""
     for trial in range(trials):
-        rows = RequestRows(client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial)).requests)
-        yield ReportedDifference(float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1)
+        rows = RequestRows(
+            client.run(_job(endpoint, workload, Vocabulary(size=50_000), trial)).requests
+        )
+        yield ReportedDifference(
+            float(np.mean(rows.ttft)) / ttft_s - 1, float(np.mean(rows.tpot)) / tpot_s - 1
+        )
 
 
 def decode_throughput(client: LoadClient, job: LoadJob) -> float:
@@ -48,8 +58,12 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
     result = client.run(job)
     (row,) = result.requests.to_pylist()
     if row["status"] != "ok" or row["output_tokens"] != longest_length(job.workload.output_tokens):
-        raise LoadError(f"A request was not answered as requested ({row['status']}): {row['error']}")
-    return float((longest_length(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"]))
+        raise LoadError(
+            f"A request was not answered as requested ({row['status']}): {row['error']}"
+        )
+    return float(
+        (longest_length(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"])
+    )
 
 
 def bare_decode_throughput(job: LoadJob) -> float:
@@ -73,7 +87,13 @@ def bare_decode_throughput(job: LoadJob) -> float:
 
 
 def compare_to_bare_client(
-    client: LoadClient, endpoint: Endpoint, workload: Workload, vocabulary: Vocabulary, *, pairs: int, seed: int
+    client: LoadClient,
+    endpoint: Endpoint,
+    workload: Workload,
+    vocabulary: Vocabulary,
+    *,
+    pairs: int,
+    seed: int,
 ) -> Iterator[tuple[float, float]]:
     """Decode throughput through bitbench and through the bare client, pair by pair: both send the same request to one
     instance, in random order."""

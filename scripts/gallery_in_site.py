@@ -20,7 +20,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     studies = study_folders(GALLERY)
     for study in studies:
         name = study.relative_to(GALLERY).as_posix()
-        files.append(File.generated(config, f"gallery/{name}/report/index.html", content=made(study)))
+        files.append(
+            File.generated(config, f"gallery/{name}/report/index.html", content=made(study))
+        )
     with_page = {study / REPORT for study in studies}
     tables = {*GALLERY.glob("*/*.md"), *GALLERY.glob("*/*.rst")}
     for path in sorted({*GALLERY.rglob("*.svg"), *GALLERY.rglob("report.md"), *tables} - with_page):
@@ -32,7 +34,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def in_site(place: str) -> str:
     """Return the address in the site of a file that a page of docs/ links to."""
     name = place.replace("../examples/gallery/", "gallery/")
-    if name.endswith(REPORT) and (GALLERY.parents[1] / place[3:]).parents[1].joinpath("lock.json").exists():
+    if (
+        name.endswith(REPORT)
+        and (GALLERY.parents[1] / place[3:]).parents[1].joinpath("lock.json").exists()
+    ):
         return name.removesuffix("report.md") + "index.html"
     if name.count("/") == 2 and not name.endswith("report.md"):
         return re.sub(r"\.md$", ".txt", name)
@@ -40,4 +45,6 @@ def in_site(place: str) -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    return re.sub(r"(?<=\]\()(\.\./examples/gallery/[^)#\s]*)", lambda found: in_site(found[1]), markdown)
+    return re.sub(
+        r"(?<=\]\()(\.\./examples/gallery/[^)#\s]*)", lambda found: in_site(found[1]), markdown
+    )

@@ -16,6 +16,7 @@ PUBLISHED = {
     "recipes-by-workload": ("markdown-runs", "md"),
     "backends": ("markdown-backends", "md"),
     "speed-by-length": ("rst-by-length", "rst"),
+    "speed-by-length-1.5b": ("rst-by-length", "rst"),
 }
 
 
@@ -39,7 +40,9 @@ def study_texts(folder: Path) -> dict[Path, str]:
 
 def kernel_texts(folder: Path) -> dict[Path, str]:
     """Return the page of a folder that `bitbench kernels` filled, by its path."""
-    return {folder / "kernels.md": study_text(StudyReport(StudyFolder(folder), default_home()), KERNELS)}
+    return {
+        folder / "kernels.md": study_text(StudyReport(StudyFolder(folder), default_home()), KERNELS)
+    }
 
 
 def study_page(folder: Path) -> str:

@@ -37,7 +37,11 @@ def write_beside(_: str, report: StudyReport) -> Iterator[str]:
     """Yield which differences of a study are real, and what each config weighs, loses and runs on."""
     summary = report.summary
     labels = Labels.of(summary)
-    rankings = [(part, ranking) for part, ranking in ranked.ranked_parts_by_model(summary) if ranking.entries]
+    rankings = [
+        (part, ranking)
+        for part, ranking in ranked.ranked_parts_by_model(summary)
+        if ranking.entries
+    ]
     yield real_differences(rankings, labels)
     yield markdown_table(claims_table(rankings))
     if not summary.models:
@@ -87,7 +91,9 @@ def real_differences(rankings: Sequence[RankingPlace], labels: Labels) -> str:
         for entry in ranking.entries:
             if entry.against_baseline is AgainstBaseline.FASTER:
                 places.setdefault(labels.name(entry.config), []).append(ranking.workload)
-    faster = [say(Name(config), " on ", listing(name_phrases(where))) for config, where in places.items()]
+    faster = [
+        say(Name(config), " on ", listing(name_phrases(where))) for config, where in places.items()
+    ]
     said = markdown_phrase(joined(faster, ", ")) if faster else "none"
     workloads = plural(len({ranking.workload for _, ranking in rankings}), "workload")
     return (
@@ -98,7 +104,11 @@ def real_differences(rankings: Sequence[RankingPlace], labels: Labels) -> str:
 
 def ranking_title(ranking: Ranking) -> Phrase:
     """Return the workload, with the model where a study has several."""
-    return say(Name(ranking.workload), ", ", Name(ranking.model)) if ranking.model else say(Name(ranking.workload))
+    return (
+        say(Name(ranking.workload), ", ", Name(ranking.model))
+        if ranking.model
+        else say(Name(ranking.workload))
+    )
 
 
 def starts_range(part: StudySummary, ranking: Ranking) -> str:
@@ -169,7 +179,10 @@ def config_table(summary: StudySummary, labels: Labels) -> Table:
             return "random weights" if row.random_weights else "not measured"
         if found.baseline == row.config:
             return "baseline"
-        return estimated(found.estimates.get(key), summary.quality_definitions[key]) or found.outcome.value
+        return (
+            estimated(found.estimates.get(key), summary.quality_definitions[key])
+            or found.outcome.value
+        )
 
     title = summary.quality_definitions[key].label if key else "Quality"
     unit = summary.quality_definitions[key].unit if key else Unit.NONE
@@ -177,7 +190,9 @@ def config_table(summary: StudySummary, labels: Labels) -> Table:
         [row for row in summary.configs if row.config in measured],
         words_column("Config", lambda row: Name(labels.name(row.config))),
         number_column("Weights on disk", Unit.BYTES, lambda row: row.memory.weight_bytes_stored),
-        number_column("Memory peak", Unit.BYTES, lambda row: spread_quantity(row.memory.peak, Unit.BYTES)),
+        number_column(
+            "Memory peak", Unit.BYTES, lambda row: spread_quantity(row.memory.peak, Unit.BYTES)
+        ),
         number_column(title, unit, quality),
         words_column("Kernel", kernels_of),
     )

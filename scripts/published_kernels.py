@@ -33,7 +33,14 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import grouped
 
-SHOWN_SHAPES = ((1024, 1024), (4096, 4096), (4096, 14336), (8192, 8192), (8192, 28672), (16384, 53248))
+SHOWN_SHAPES = (
+    (1024, 1024),
+    (4096, 4096),
+    (4096, 14336),
+    (8192, 8192),
+    (8192, 28672),
+    (16384, 53248),
+)
 SHOWN_CODEBOOKS = "4096-256"
 TORCH = "torch-linear"
 ALL_OF_TORCH = {  # what torch offers for the same product, in the words of the page
@@ -70,21 +77,34 @@ def kernel_rows() -> tuple[KernelRow, ...]:
     """Return all timings of our kernel, in every folder of the gallery that has some."""
     rows: list[KernelRow] = []
     for records in sorted(GALLERY.glob(f"kernels*/{RECORDS_FILE}")):
-        rows += sorted(rows_of_kernel_run(records), key=lambda row: (row.level, row.codebooks, row.shape))
+        rows += sorted(
+            rows_of_kernel_run(records), key=lambda row: (row.level, row.codebooks, row.shape)
+        )
     return tuple(rows)
 
 
 def rows_of_kernel_run(records: Path) -> Iterator[KernelRow]:
     """Yield the timings of one folder that have a torch time of the same rounds."""
     run = KernelRun.model_validate_json(records.read_bytes())
-    figures = {(*timing_shape(row.timing), row.timing.case): row for row in summarize_kernels(run, [TORCH]).figures}
+    figures = {
+        (*timing_shape(row.timing), row.timing.case): row
+        for row in summarize_kernels(run, [TORCH]).figures
+    }
     for own in run.timings:
         case = KERNEL_CASE.fullmatch(own.case)
         if case is None:
             continue
-        of_own, of_torch = figures[*timing_shape(own), own.case], figures.get((*timing_shape(own), TORCH))
+        of_own, of_torch = (
+            figures[*timing_shape(own), own.case],
+            figures.get((*timing_shape(own), TORCH)),
+        )
         speedup = of_own.speedups.get(TORCH)
-        if of_torch is None or of_own.seconds is None or of_torch.seconds is None or speedup is None:
+        if (
+            of_torch is None
+            or of_own.seconds is None
+            or of_torch.seconds is None
+            or speedup is None
+        ):
             continue
         baselines = [row.timing for place, row in figures.items() if place[:2] == timing_shape(own)]
         yield KernelRow(
@@ -117,7 +137,11 @@ def shares_of(own: KernelTiming, baselines: Iterable[KernelTiming]) -> dict[str,
 
 def write_kernels_table() -> Iterator[str]:
     """Yield one table for all processor levels, in the columns of the record."""
-    rows = [row for row in kernel_rows() if row.codebooks == SHOWN_CODEBOOKS and row.shape in SHOWN_SHAPES]
+    rows = [
+        row
+        for row in kernel_rows()
+        if row.codebooks == SHOWN_CODEBOOKS and row.shape in SHOWN_SHAPES
+    ]
     main, residual = SHOWN_CODEBOOKS.split("-")
     yield f"Every row: batch\\_size 1, main\\_centroids {main}, residual\\_centroids {residual}."
     yield markdown_table(
@@ -129,7 +153,9 @@ def write_kernels_table() -> Iterator[str]:
             milliseconds_column("vptq (ms)", lambda row: row.seconds),
             milliseconds_column("torch (ms)", lambda row: row.torch_seconds),
             number_column("n", Unit.NONE, lambda row: str(len(row.own.seconds))),
-            number_column("ratio", Unit.NONE, lambda row: median_quantity(row.shares[TORCH], Unit.NONE)),
+            number_column(
+                "ratio", Unit.NONE, lambda row: median_quantity(row.shares[TORCH], Unit.NONE)
+            ),
             ratio_column("speed-up", lambda row: median_quantity(row.speedup, Unit.RATIO)),
         )
     )
@@ -160,7 +186,9 @@ def level_of(row: KernelRow) -> Phrase:
 
 def milliseconds_column(title: str, seconds: Callable[[KernelRow], Median]) -> ColumnOf[KernelRow]:
     """Return a column of medians with the four decimals of the record."""
-    return number_column(title, Unit.NONE, lambda row: Quantity(1000 * seconds(row).value, decimals=4))
+    return number_column(
+        title, Unit.NONE, lambda row: Quantity(1000 * seconds(row).value, decimals=4)
+    )
 
 
 def median_quantity(known: Median, unit: Unit) -> Quantity:
@@ -253,12 +281,18 @@ class PublishedKernel:
 def read_published_kernels(name: str) -> list[PublishedKernel]:
     """Return the rows of a copy: columns are found by their titles."""
     lines = (COPIES / name).read_text(encoding="utf-8").splitlines()
-    cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")]
+    cells = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in lines
+        if line.startswith("|")
+    ]
     titles, rows = cells[0], cells[2:]
     known = [dict(zip(titles, row, strict=True)) for row in rows]
     return [
         PublishedKernel(
-            (int(row["in_features"]), int(row["out_features"])), float(row["torch (ms)"]), float(row["ratio"])
+            (int(row["in_features"]), int(row["out_features"])),
+            float(row["torch (ms)"]),
+            float(row["ratio"]),
         )
         for row in known
     ]
@@ -269,7 +303,10 @@ def write_kernels_record() -> Iterator[str]:
     first = read_published_kernels("published-kernels.md")
     second = read_published_kernels("published-kernels-codebooks.md")
     by_shape = grouped(second, lambda row: row.shape)
-    spreads = [max(row.torch for row in rows) / min(row.torch for row in rows) for rows in by_shape.values()]
+    spreads = [
+        max(row.torch for row in rows) / min(row.torch for row in rows)
+        for rows in by_shape.values()
+    ]
     repeats = listed({len(rows) for rows in by_shape.values()})
     near = sum(1 / max(spreads) < row.ratio < max(spreads) for row in second)
     yield f"**Of {len(first) + len(second)} ratios, 0 have an interval.** Each cell of the records is one number."

@@ -41,12 +41,6 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 from bitbench.study.workload import workload_length_text
 
-# The folder of each study in examples/gallery. One that has another name stands in until the study is measured.
-STUDIES = {
-    "recipes-by-workload": "recipes-by-workload",
-    "backends": "backends",
-    "speed-by-length": "seed-004",
-}
 NOT_MEASURED = "*Not measured yet.*"
 
 MOST_ROWS, MOST_COLUMNS = 25, 8
@@ -56,8 +50,8 @@ SHOWN_WORKLOADS = ("interactive", "prefill_bound", "base", "base-128")
 
 @cache
 def read_study(section: str) -> StudyReport | None:
-    """Return the study of a section; None while the gallery does not have it."""
-    folder = GALLERY / STUDIES[section]
+    """Return the study of a section, or None while the gallery does not have it."""
+    folder = GALLERY / section
     if not (folder / "lock.json").exists():
         return None
     return StudyReport(StudyFolder.existing(folder), default_home())
@@ -88,7 +82,9 @@ class PointRow:
         return self.point.metrics.get(metric) if self.point else None
 
 
-def study_rows(summary: StudySummary, wanted_workloads: Sequence[str] | None = None) -> list[PointRow]:
+def study_rows(
+    summary: StudySummary, wanted_workloads: Sequence[str] | None = None
+) -> list[PointRow]:
     """Return the points of some workloads, by default of all; the best of each workload comes first."""
     rows: list[PointRow] = []
     for part, ranking in ranked.ranked_parts_by_model(summary):
@@ -113,7 +109,9 @@ def ranking_rows(part: StudySummary, ranking: Ranking) -> list[PointRow]:
 Columns = list[ColumnOf[PointRow]]
 
 
-def write_if_measured(section: str, write: Callable[[str, StudyReport], Iterable[str]]) -> Iterable[str]:
+def write_if_measured(
+    section: str, write: Callable[[str, StudyReport], Iterable[str]]
+) -> Iterable[str]:
     """Return what is written of the study of a section, or that there is none yet."""
     report = read_study(section)
     return [NOT_MEASURED] if report is None else write(section, report)
@@ -130,7 +128,9 @@ def write_study_table(section: str, report: StudyReport) -> Iterator[str]:
     yield from below_table(section, report, notes, len(rows))
 
 
-def recipes_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tuple[list[PointRow], Columns]:
+def recipes_content(
+    summary: StudySummary, labels: Labels, notes: "Notes"
+) -> tuple[list[PointRow], Columns]:
     """Return the runs by workload."""
     columns: Columns = [
         words_column("Workload", lambda row: Name(row.ranking.workload)),
@@ -141,7 +141,11 @@ def recipes_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tu
     return study_rows(summary, shown_workloads(summary)), columns
 
 
-def lengths_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tuple[list[PointRow], Columns]:  # noqa: ARG001
+def lengths_content(
+    summary: StudySummary,
+    labels: Labels,  # noqa: ARG001
+    notes: "Notes",
+) -> tuple[list[PointRow], Columns]:
     """Return speed and memory by length of the prompt."""
     memory = ranked.ranked_memory_metric(summary)
     order = [row.config for row in summary.configs]
@@ -159,7 +163,11 @@ def lengths_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tu
     return rows, columns
 
 
-def backends_content(summary: StudySummary, labels: Labels, notes: "Notes") -> tuple[list[PointRow], Columns]:  # noqa: ARG001
+def backends_content(
+    summary: StudySummary,
+    labels: Labels,  # noqa: ARG001
+    notes: "Notes",
+) -> tuple[list[PointRow], Columns]:
     """Return a row for each backend at each workload."""
     columns: Columns = [
         words_column("Backend", lambda row: row.config.engine),
@@ -176,6 +184,7 @@ CONTENTS = {
     "recipes-by-workload": recipes_content,
     "backends": backends_content,
     "speed-by-length": lengths_content,
+    "speed-by-length-1.5b": lengths_content,
 }
 
 
@@ -201,7 +210,9 @@ def mean_and_deviation(estimate: Estimate | None, factor: float = 1) -> Phrase |
     if estimate is None:
         return None
     sd = estimate.basis.trial_sd if estimate.basis else None
-    return plus_minus(rounded(estimate.value * factor), None if sd is None else rounded(sd * factor))
+    return plus_minus(
+        rounded(estimate.value * factor), None if sd is None else rounded(sd * factor)
+    )
 
 
 def rounded(value: float) -> Quantity:
@@ -270,9 +281,13 @@ class Notes:
         for point in summary.points:
             for group in point.failures:
                 if not ranked.has_ranked_result(summary, point):
-                    told.setdefault(group.failure.cause, []).append((point.point.config, point.point.workload))
+                    told.setdefault(group.failure.cause, []).append(
+                        (point.point.config, point.point.workload)
+                    )
         for refusal in summary.refusals:
-            told.setdefault(refusal.reason, []).append((refusal.point.config, refusal.point.workload))
+            told.setdefault(refusal.reason, []).append(
+                (refusal.point.config, refusal.point.workload)
+            )
         sentences = [reason_sentence(reason, places, labels) for reason, places in told.items()]
         return cls(tuple(told), tuple(sentences))
 
@@ -281,8 +296,14 @@ class Notes:
         if row.point:
             told = [group.failure.cause for group in row.point.failures]
         else:
-            told = [refusal.reason for refusal in row.part.refusals if refusal.point.config == row.config]
-        return next((self.reasons.index(reason) + 1 for reason in told if reason in self.reasons), None)
+            told = [
+                refusal.reason
+                for refusal in row.part.refusals
+                if refusal.point.config == row.config
+            ]
+        return next(
+            (self.reasons.index(reason) + 1 for reason in told if reason in self.reasons), None
+        )
 
 
 def reason_sentence(reason: str, places: Iterable[tuple[Config, str]], labels: Labels) -> str:
@@ -296,11 +317,10 @@ def reason_sentence(reason: str, places: Iterable[tuple[Config, str]], labels: L
 
 def below_table(section: str, report: StudyReport, notes: Notes, shown: int) -> Iterator[str]:
     """Yield what a table leaves out, where it was measured and where the whole is."""
-    folder = STUDIES[section]
-    place = f"../examples/gallery/{folder}"
+    place = f"../examples/gallery/{section}"
     points = len(report.summary.points) + len(report.summary.refusals)
     whole = [f"[the whole report]({place}/report/report.md)"]
-    form = GALLERY / folder / f"{folder}.{PUBLISHED[section][1]}"
+    form = GALLERY / section / f"{section}.{PUBLISHED[section][1]}"
     if form.exists():
         whole.append(f"[the whole table in the form of the record]({place}/{form.name})")
     yield (
@@ -308,12 +328,12 @@ def below_table(section: str, report: StudyReport, notes: Notes, shown: int) -> 
         "deviation of the runs. A ratio above 1 is better. Brackets are the 95 % interval of the ratio."
     )
     if notes.sentences:
-        numbered = (f"{number}. {sentence}" for number, sentence in enumerate(notes.sentences, start=1))
+        numbered = (
+            f"{number}. {sentence}" for number, sentence in enumerate(notes.sentences, start=1)
+        )
         yield "Without figures, and why:"
         yield "\n".join(numbered)
     yield test_machine(report.records.lock.host, report.records.lock.created_at)
-    if folder != section:
-        yield f"*`{folder}` stands in until `{section}` is measured: its workloads and settings are older.*"
 
 
 def test_machine(host: HostFacts, created_at: str | None) -> str:

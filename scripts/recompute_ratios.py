@@ -17,8 +17,12 @@ Interval = tuple[float, float | None, float | None]  # value, low, high
 def ratio_to_baseline(study: Study, config: Config, workload: str) -> Interval | None:
     """Return how many times as good as its baseline a config is: from common blocks, else from the means."""
     baseline = study.baseline_of(config)
-    own_model = [trial for trial in study.trials if study.model(trial.config) == study.model(config)]
-    trials = [trial for trial in own_model if trial.workload == workload and study.metric in trial.metrics]
+    own_model = [
+        trial for trial in study.trials if study.model(trial.config) == study.model(config)
+    ]
+    trials = [
+        trial for trial in own_model if trial.workload == workload and study.metric in trial.metrics
+    ]
     configs = list(dict.fromkeys(trial.config for trial in trials))
     if baseline not in configs or config not in configs:
         return None
@@ -34,7 +38,9 @@ LogSpeeds = dict[Config, dict[int, dict[int, float]]]  # by config, block and ro
 def log_speeds(trials: Sequence[Trial], metric: str, sign: float) -> LogSpeeds:
     """Return the logarithm of each trial, larger where it is faster, by config, block and round."""
     speeds: LogSpeeds = {}
-    taken = {(trial.config, trial.block, trial.round) for trial in trials if trial.round is not None}
+    taken = {
+        (trial.config, trial.block, trial.round) for trial in trials if trial.round is not None
+    }
     places: dict[tuple[Config, int], int] = {}
     for trial in trials:
         round_ = trial.round
@@ -112,9 +118,13 @@ def pool(pairs: Sequence[Pair]) -> tuple[float, float]:
     if not pairs:
         return 0.0, 0.0
     weights = [pair.blocks - 1 for pair in pairs]
-    variance = sum(pair.variance * weight for pair, weight in zip(pairs, weights, strict=True)) / sum(weights)
+    variance = sum(
+        pair.variance * weight for pair, weight in zip(pairs, weights, strict=True)
+    ) / sum(weights)
     blocks = {block for pair in pairs for block in pair.by_block}
-    spare = sum(count_configs(pair for pair in pairs if block in pair.by_block) - 1 for block in blocks)
+    spare = sum(
+        count_configs(pair for pair in pairs if block in pair.by_block) - 1 for block in blocks
+    )
     return variance, spare - count_configs(pairs) + 1
 
 
@@ -143,8 +153,13 @@ def unpaired_ratio(
     trials: Sequence[Trial], config: Config, baseline: Config, metric: str, sign: float
 ) -> Interval | None:
     """Return the ratio of two means; Welch's interval if both have several starts."""
-    sides = [starts_of([trial for trial in trials if trial.config == own], metric) for own in (config, baseline)]
-    own_mean, other_mean = (statistics.fmean(map(statistics.fmean, side.values())) for side in sides)
+    sides = [
+        starts_of([trial for trial in trials if trial.config == own], metric)
+        for own in (config, baseline)
+    ]
+    own_mean, other_mean = (
+        statistics.fmean(map(statistics.fmean, side.values())) for side in sides
+    )
     log_mean = sign * math.log(own_mean / other_mean)
     if min(len(side) for side in sides) < 2:
         return math.exp(log_mean), None, None

@@ -55,7 +55,12 @@ class Study:
         return next(iter([*same_recipe, *same_engine, *own]), None)
 
 
-PRIMARY = {"output_throughput": "output_throughput", "latency": "latency_s", "ttft": "ttft_s", "tpot": "tpot_s"}
+PRIMARY = {
+    "output_throughput": "output_throughput",
+    "latency": "latency_s",
+    "ttft": "ttft_s",
+    "tpot": "tpot_s",
+}
 MOVES_WITH = {
     "latency_s": "latency",
     "ttft_s": "ttft",
@@ -68,7 +73,9 @@ MOVES_WITH = {
 
 def read_lines(path: Path) -> list[Json]:
     """Return the records of a file with one JSON object a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [
+        json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
 
 
 def read_study(folder: Path) -> Study:
@@ -76,11 +83,15 @@ def read_study(folder: Path) -> Study:
     lock = json.loads((folder / "lock.json").read_text(encoding="utf-8"))
     plan, study = lock["plan"], lock["plan"]["study"]
     points = [(point_config(point), point["workload"]) for point in plan["points"]]
-    configs = [config for config, _ in points] + [quality_config(config) for config in plan.get("quality", ())]
+    configs = [config for config, _ in points] + [
+        quality_config(config) for config in plan.get("quality", ())
+    ]
     refused = [point_config(refusal["point"]) for refusal in plan["refusals"]]
     asked = list(dict.fromkeys([*configs, *refused]))
     metric = PRIMARY[study["measure"]["metric"]]
-    records = taken_back(read_lines(folder / "trials.jsonl"), read_lines(folder / "instances.jsonl"))
+    records = taken_back(
+        read_lines(folder / "trials.jsonl"), read_lines(folder / "instances.jsonl")
+    )
     records = settle_turns(records, metric)
     trials = [
         trial_of(record)
@@ -117,8 +128,12 @@ def chosen_baseline(wanted: str | None, asked: Sequence[Config]) -> Config | Non
 
 def taken_back(trials: list[Json], instances: list[Json]) -> list[Json]:
     """Leave out the trials of blocks that were repeated because their machine was lost."""
-    last_lost = {own["block"]: place for place, own in enumerate(instances) if own["outcome"] == "lost"}
-    gone = {own["id"] for place, own in enumerate(instances) if place < last_lost.get(own["block"], -1)}
+    last_lost = {
+        own["block"]: place for place, own in enumerate(instances) if own["outcome"] == "lost"
+    }
+    gone = {
+        own["id"] for place, own in enumerate(instances) if place < last_lost.get(own["block"], -1)
+    }
     return [trial for trial in trials if trial["instance_id"] not in gone]
 
 
@@ -191,7 +206,9 @@ def read_published_runs(path: Path) -> Study:
     for configuration in path.read_text(encoding="utf-8").split("\n## Configuration: ")[1:]:
         details = configuration.split("\n#### ")[1:]
         names = [detail.split("\n", 1)[0].strip() for detail in details]
-        workload = next(name.removeprefix("original_") for name in names if name.startswith("original_"))
+        workload = next(
+            name.removeprefix("original_") for name in names if name.startswith("original_")
+        )
         for name, detail in zip(names, details, strict=True):
             trials += published_trials(name.removesuffix(f"_{workload}"), workload, detail)
     configs = list(dict.fromkeys(trial.config for trial in trials))
@@ -204,7 +221,9 @@ def published_trials(variant: str, workload: str, detail: str) -> Iterator[Trial
     throughputs = re.findall(r"Output Throughput: ([\d.]+) tok/s\n", detail)
     for place, (latency, throughput) in enumerate(zip(latencies, throughputs, strict=True)):
         figures = {"latency_s": float(latency), "output_throughput": float(throughput)}
-        yield Trial((variant, "unknown"), workload, place, None, f"{variant} {workload} {place}", figures)
+        yield Trial(
+            (variant, "unknown"), workload, place, None, f"{variant} {workload} {place}", figures
+        )
 
 
 def read_published_backends(path: Path) -> Study:
@@ -212,8 +231,13 @@ def read_published_backends(path: Path) -> Study:
     rows = {cells[0].strip("* "): cells[1:] for cells in published_cells(path)}
     trials = []
     for place, engine in enumerate(rows["Backend"]):
-        figures = {f"{name.lower()}_s": float(rows[name][place].removesuffix("ms")) / 1000 for name in ("TTFT", "TPOT")}
-        trials.append(Trial((rows["Model"][place], engine), "unspecified", 0, None, engine, figures))
+        figures = {
+            f"{name.lower()}_s": float(rows[name][place].removesuffix("ms")) / 1000
+            for name in ("TTFT", "TPOT")
+        }
+        trials.append(
+            Trial((rows["Model"][place], engine), "unspecified", 0, None, engine, figures)
+        )
     configs = [trial.config for trial in trials]
     return Study(trials, configs[0], {}, configs, "tpot_s", {})
 

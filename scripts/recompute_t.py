@@ -32,7 +32,9 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):
         return 1 - incomplete_beta(b, a, 1 - x)
-    logarithm = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    logarithm = (
+        a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    )
     numerator = 1.0
     denominator = 1 / (1 - (a + b) * x / (a + 1))
     fraction = denominator

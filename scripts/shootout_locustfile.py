@@ -42,7 +42,11 @@ class StreamUser(HttpUser):
 
 @events.quitting.add_listener
 def _write(**_: object) -> None:
-    result = {"ttft_p50_s": quantile(ttft, 0.5), "ttft_p99_s": quantile(ttft, 0.99), "tpot_p50_s": quantile(tpot, 0.5)}
+    result = {
+        "ttft_p50_s": quantile(ttft, 0.5),
+        "ttft_p99_s": quantile(ttft, 0.99),
+        "tpot_p50_s": quantile(tpot, 0.5),
+    }
     Path(TARGET["result"]).write_text(json.dumps(result), encoding="utf-8")
 
 

@@ -52,7 +52,9 @@ class Peer:
 
 def version_of(python: Path, package: str) -> str:
     code = f"from importlib.metadata import version; print(version({package!r}))"
-    return subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [python, "-I", "-c", code], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def _vllm(python: Path, target: Target) -> list[str]:
@@ -87,7 +89,9 @@ def _read_guidellm(folder: Path) -> Figures:
     metrics = _json(folder / "result.json")["benchmarks"][0]["metrics"]
     ttft = metrics["time_to_first_token_ms"]["successful"]["percentiles"]
     # Its "time per output token" has the first one in it; its inter-token latency is what others call TPOT.
-    return _milliseconds(ttft["p50"], ttft["p99"], metrics["inter_token_latency_ms"]["successful"]["median"])
+    return _milliseconds(
+        ttft["p50"], ttft["p99"], metrics["inter_token_latency_ms"]["successful"]["median"]
+    )
 
 
 def _aiperf(python: Path, target: Target) -> list[str]:

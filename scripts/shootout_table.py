@@ -11,7 +11,14 @@ Row = dict[str, Any]
 
 
 def with_tables(page: str, rows: Sequence[Row]) -> str:
-    parts = [_ttft(rows), _off(rows), _tpot(rows), _cost(rows), *_beside_the_reader(rows), *_problems(rows)]
+    parts = [
+        _ttft(rows),
+        _off(rows),
+        _tpot(rows),
+        _cost(rows),
+        *_beside_the_reader(rows),
+        *_problems(rows),
+    ]
     return between(page, BEGIN, END, "\n\n" + "\n\n".join([*parts, *_processors(rows)]) + "\n\n")
 
 
@@ -19,12 +26,17 @@ def _ttft(rows: Sequence[Row]) -> str:
     def point(row: Row) -> str:
         return f"{1e3 * row['ttft_p50_s']:.2f} / {1e3 * row['ttft_p99_s']:.2f}"
 
-    return "**TTFT p50 / p99 in ms** (the truth is of bitbench's own run)\n\n" + _table(rows, point, with_truth=True)
+    return "**TTFT p50 / p99 in ms** (the truth is of bitbench's own run)\n\n" + _table(
+        rows, point, with_truth=True
+    )
 
 
 def _off(rows: Sequence[Row]) -> str:
     def point(row: Row) -> str:
-        shares = (row[name] / row["truth"][name] - 1 for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s"))
+        shares = (
+            row[name] / row["truth"][name] - 1
+            for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s")
+        )
         return " / ".join(f"{share:+.2%}" for share in shares)
 
     heading = "**Off the truth of its own run by**: TTFT p50 / TTFT p99 / TPOT p50"
@@ -32,13 +44,16 @@ def _off(rows: Sequence[Row]) -> str:
 
 
 def _tpot(rows: Sequence[Row]) -> str:
-    return "**TPOT p50 in ms**\n\n" + _table(rows, lambda row: f"{1e3 * row['tpot_p50_s']:.3f}", with_truth=True)
+    return "**TPOT p50 in ms**\n\n" + _table(
+        rows, lambda row: f"{1e3 * row['tpot_p50_s']:.3f}", with_truth=True
+    )
 
 
 def _cost(rows: Sequence[Row]) -> str:
     own = [row for row in rows if row.get("tokens_per_cpu_s")]
-    return "**Tokens per CPU-second of the client**, from the first request to the last token\n\n" + _table(
-        own, lambda row: f"{row['tokens_per_cpu_s']:,.0f}", with_truth=False
+    return (
+        "**Tokens per CPU-second of the client**, from the first request to the last token\n\n"
+        + _table(own, lambda row: f"{row['tokens_per_cpu_s']:,.0f}", with_truth=False)
     )
 
 
@@ -66,7 +81,9 @@ def _processors(rows: Sequence[Row]) -> list[str]:
 
 
 def _problems(rows: Sequence[Row]) -> list[str]:
-    lines = [f"- {_name(row)} at {row['streams']:,}: {row['problem']}" for row in rows if row["problem"]]
+    lines = [
+        f"- {_name(row)} at {row['streams']:,}: {row['problem']}" for row in rows if row["problem"]
+    ]
     return ["\n".join(["**What failed**", "", *lines])] if lines else []
 
 
@@ -78,9 +95,16 @@ def _table(rows: Sequence[Row], point: Callable[[Row], str], *, with_truth: bool
         "|---" * (len(levels) + 1) + "|",
     ]
     if with_truth:
-        truths = {row["streams"]: row["truth"] for row in rows if row["client"] == "ours" and not row["problem"]}
+        truths = {
+            row["streams"]: row["truth"]
+            for row in rows
+            if row["client"] == "ours" and not row["problem"]
+        }
         lines.append(
-            _line("what the server sent", [point(truths[level]) if level in truths else "–" for level in levels])
+            _line(
+                "what the server sent",
+                [point(truths[level]) if level in truths else "–" for level in levels],
+            )
         )
     for client in order:
         found = {row["streams"]: row for row in rows if row["client"] == client}

@@ -22,7 +22,9 @@ NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 
 def unquantized(model: str) -> Variant:
     found = resolve(model, default_home())
-    return Variant(name=f"{found.name}/bf16", model=model, recipe="bf16", path=found.path, facts=found.facts)
+    return Variant(
+        name=f"{found.name}/bf16", model=model, recipe="bf16", path=found.path, facts=found.facts
+    )
 
 
 @contextmanager
@@ -33,12 +35,18 @@ def running(
     chosen = engine(setup.engine)
     python = environment_python(chosen.environment, default_home()) if chosen.environment else None
     if chosen.needs_model:
-        print(f"{setup.name} starts, in about {show_about(chosen.start_s)}", file=sys.stderr, flush=True)
+        print(
+            f"{setup.name} starts, in about {show_about(chosen.start_s)}",
+            file=sys.stderr,
+            flush=True,
+        )
     ours = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as folder:
         os.sched_setaffinity(0, ours if core is None else {core})  # whatever is started inherits it
         try:
-            instance = chosen.start(Launch(setup, variant, python, Path(folder) / "engine.log", (load,), seed=0))
+            instance = chosen.start(
+                Launch(setup, variant, python, Path(folder) / "engine.log", (load,), seed=0)
+            )
         finally:
             os.sched_setaffinity(0, ours)
         try:

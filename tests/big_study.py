@@ -10,12 +10,21 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import InstanceFacts, Memory
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import Workload
-from tests.support.synthetic import SCHEMA, make_instance, make_lock, make_plan, make_trial, speed_metrics
+from tests.support.synthetic import (
+    SCHEMA,
+    make_instance,
+    make_lock,
+    make_plan,
+    make_trial,
+    speed_metrics,
+)
 
 CHUNKS = 4  # of each request: enough to be columns that a report must not read
 
 
-def big_study(path: Path, *, configs: int, workloads: int, trials: int, rows_per_trial: int) -> StudyFolder:
+def big_study(
+    path: Path, *, configs: int, workloads: int, trials: int, rows_per_trial: int
+) -> StudyFolder:
     """`trials` per point, over four instances; all trials of a point share one file of rows."""
     shapes = [
         Workload(name=f"c{2**number}", concurrency=2**number, input_tokens=128, output_tokens=64)
@@ -35,7 +44,9 @@ def big_study(path: Path, *, configs: int, workloads: int, trials: int, rows_per
         speed = 40.0 * (1 + int(point.config.engine[7:]) // 2) * workload.concurrency**0.8
         requests_file = f"requests/point{number}.parquet" if rows_per_trial else None
         if requests_file is not None:
-            pq.write_table(_rows(rows_per_trial, speed, rng), path / requests_file, compression="zstd")
+            pq.write_table(
+                _rows(rows_per_trial, speed, rng), path / requests_file, compression="zstd"
+            )
         for index in range(trials):
             metrics = speed_metrics(workload, speed * float(np.exp(0.03 * rng.normal())))
             record = make_trial(
@@ -44,7 +55,9 @@ def big_study(path: Path, *, configs: int, workloads: int, trials: int, rows_per
                 index % per_instance,
                 id=f"t{len(lines) + 1:05d}",
                 metrics=metrics,
-                memory=Memory(resident_bytes=2**30, peak_bytes=2**30 + 2**26 * int(point.config.engine[7:])),
+                memory=Memory(
+                    resident_bytes=2**30, peak_bytes=2**30 + 2**26 * int(point.config.engine[7:])
+                ),
                 requests=rows_per_trial,
                 requests_file=requests_file,
             )
@@ -52,7 +65,9 @@ def big_study(path: Path, *, configs: int, workloads: int, trials: int, rows_per
     (path / "trials.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     facts = InstanceFacts(engine_version="1.0", kernels=("some kernel",))
     starts = [make_instance(one, block, facts=facts) for one in plan.configs for block in range(4)]
-    (path / "instances.jsonl").write_text("\n".join(one.model_dump_json() for one in starts) + "\n", encoding="utf-8")
+    (path / "instances.jsonl").write_text(
+        "\n".join(one.model_dump_json() for one in starts) + "\n", encoding="utf-8"
+    )
     return folder
 
 
@@ -63,7 +78,10 @@ def _rows(count: int, speed: float, rng: np.random.Generator) -> pa.Table:
     chunks = first[:, None] + np.cumsum(gaps, axis=1)
     offsets = pa.array(np.arange(count + 1, dtype=np.int32) * CHUNKS)
     number = pa.array(np.arange(count, dtype=np.int32))
-    tokens_in, tokens_out = pa.array(np.full(count, 128, np.int32)), pa.array(np.full(count, 64, np.int32))
+    tokens_in, tokens_out = (
+        pa.array(np.full(count, 128, np.int32)),
+        pa.array(np.full(count, 64, np.int32)),
+    )
     columns = {
         "request": number,
         "planned_s": planned,

@@ -63,13 +63,18 @@ class Browser:
         os.close(commands_in)
         os.close(answers_out)
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._process.terminate()
         self._process.wait(timeout=20)
@@ -104,20 +109,31 @@ class Browser:
     def size(self, width: int, height: int = 900, *, scale: float = 1) -> None:
         phone = width < 600
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=phone,
         )
 
     def theme(self, scheme: str) -> None:
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def open(self, path: Path) -> None:
         """Returns when every figure is drawn."""
         self.events.clear()
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.readyState === 'complete' && document.documentElement.dataset.drawn === 'all'")
+        self.wait(
+            "document.readyState === 'complete' && document.documentElement.dataset.drawn === 'all'"
+        )
 
     def run(self, expression: str) -> Json:
-        answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -143,16 +159,28 @@ class Browser:
 
     def pdf(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"]))
+        path.write_bytes(
+            base64.b64decode(
+                self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"]
+            )
+        )
 
     def errors(self) -> list[str]:
         """Exceptions, and everything the console called an error."""
         self.run("0")
-        thrown = [str(one["params"]) for one in self.events if one.get("method") == "Runtime.exceptionThrown"]
-        logged = [one["params"]["entry"] for one in self.events if one.get("method") == "Log.entryAdded"]
+        thrown = [
+            str(one["params"])
+            for one in self.events
+            if one.get("method") == "Runtime.exceptionThrown"
+        ]
+        logged = [
+            one["params"]["entry"] for one in self.events if one.get("method") == "Log.entryAdded"
+        ]
         return [*thrown, *(entry["text"] for entry in logged if entry["level"] == "error")]
 
     def requested(self) -> list[str]:
         """Every address that the page asked for."""
-        sent = [one["params"] for one in self.events if one.get("method") == "Network.requestWillBeSent"]
+        sent = [
+            one["params"] for one in self.events if one.get("method") == "Network.requestWillBeSent"
+        ]
         return [one["request"]["url"] for one in sent]

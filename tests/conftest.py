@@ -20,8 +20,14 @@ settings.register_profile("bitbench", deadline=None)
 settings.load_profile("bitbench")
 
 IS_WRITTEN = "BITBENCH_DURATIONS" in os.environ
-WRITTEN = Path(os.environ.get("BITBENCH_DURATIONS", "")).absolute()  # a line for each test, below those of earlier runs
-BESIDE = ("tests/unit/", "tests/features/", "tests/chain/")  # on all cores, but for what has the mark `alone` itself
+WRITTEN = Path(
+    os.environ.get("BITBENCH_DURATIONS", "")
+).absolute()  # a line for each test, below those of earlier runs
+BESIDE = (
+    "tests/unit/",
+    "tests/features/",
+    "tests/chain/",
+)  # on all cores, but for what has the mark `alone` itself
 USED_S = pytest.StashKey[float]()
 
 
@@ -45,7 +51,9 @@ def processor_s() -> float:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Fixtures are of the test that they are made for first, the end of shared ones of the last."""
     report = yield
     before_s, now_s = item.session.stash[USED_S], processor_s()
@@ -55,7 +63,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if IS_WRITTEN and "PYTEST_XDIST_WORKER" not in os.environ:  # of several processes the one that hears of all
+    if (
+        IS_WRITTEN and "PYTEST_XDIST_WORKER" not in os.environ
+    ):  # of several processes the one that hears of all
         cpu_s = dict(report.user_properties).get("cpu_s", 0.0)  # a worker that died says nothing
         with WRITTEN.open("a", encoding="utf-8") as file:
             took = round(report.duration, 3), round(float(cpu_s), 3)

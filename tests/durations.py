@@ -28,7 +28,9 @@ def total(parts: Iterable[Took]) -> Took:
 
 def kept() -> dict[str, Took]:
     """By file."""
-    return {file: Took(*took) for file, took in json.loads(KEPT.read_text(encoding="utf-8")).items()}
+    return {
+        file: Took(*took) for file, took in json.loads(KEPT.read_text(encoding="utf-8")).items()
+    }
 
 
 def written() -> dict[str, Took]:
@@ -49,14 +51,20 @@ def by_file(tests: dict[str, Took]) -> dict[str, Took]:
 
 def show(title: str, found: dict[str, Took]) -> None:
     everything = total(found.values())
-    print(f"{everything.wall_s:8.0f} s {everything.cpu_s:8.0f} s of the processor: {len(found)} {title}")
+    print(
+        f"{everything.wall_s:8.0f} s {everything.cpu_s:8.0f} s of the processor: {len(found)} {title}"
+    )
     for name, took in sorted(found.items(), key=lambda item: -item[1].cpu_s)[:SHOWN]:
         print(f"{took.wall_s:8.1f} s {took.cpu_s:8.1f} s  {name}")
 
 
 def keep(files: dict[str, Took]) -> None:
     known = kept() | files
-    lines = [f"{json.dumps(file)}: {json.dumps(known[file])}" for file in sorted(known) if (ROOT / file).exists()]
+    lines = [
+        f"{json.dumps(file)}: {json.dumps(known[file])}"
+        for file in sorted(known)
+        if (ROOT / file).exists()
+    ]
     KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 

@@ -91,7 +91,9 @@ class FaultyRun:
                     found["load worker"] = child.pid
                 elif any(word.endswith("guardian.py") for word in child.cmdline()):
                     found["guardian"] = child.pid
-                    below = sorted(child.children(recursive=True), key=lambda one: (one.create_time(), one.pid))
+                    below = sorted(
+                        child.children(recursive=True), key=lambda one: (one.create_time(), one.pid)
+                    )
                     names = ("engine", *(f"child {number}" for number in range(len(below))))
                     found.update((name, one.pid) for name, one in zip(names, below, strict=False))
         except psutil.Error:
@@ -101,7 +103,9 @@ class FaultyRun:
 
 def check_no_blame(trials: Sequence[TrialRecord], said: str) -> None:
     """No outcome is an engine's, and no word of a bug."""
-    assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [trial.cause for trial in trials]
+    assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [
+        trial.cause for trial in trials
+    ]
     assert "bug" not in said, said
     assert "unexpected" not in said, said
 
@@ -123,7 +127,9 @@ def kill_and_resume(place: Path, role: str, wait_s: float = 0.0) -> list[TrialRe
     assert not run.left_over()
     check_no_blame(run.trials(), ended.said)
     if role in ("main", "load worker"):
-        assert ended.exit_code == (-signal.SIGKILL if role == "main" else ExitCode.UNAVAILABLE), ended.said
+        assert ended.exit_code == (-signal.SIGKILL if role == "main" else ExitCode.UNAVAILABLE), (
+            ended.said
+        )
         run = FaultyRun(place)
         ended = run.wait()
     assert ended.exit_code == expected_exit_code(run.folder), ended.said

@@ -41,8 +41,12 @@ def forked(
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise subprocess.TimeoutExpired(list(map(str, given)), timeout_s, out.read_bytes(), err.read_bytes())
-        return subprocess.CompletedProcess(given, process.exitcode, out.read_text(), err.read_text())
+            raise subprocess.TimeoutExpired(
+                list(map(str, given)), timeout_s, out.read_bytes(), err.read_bytes()
+            )
+        return subprocess.CompletedProcess(
+            given, process.exitcode, out.read_text(), err.read_text()
+        )
 
 
 def start(
@@ -54,7 +58,9 @@ def start(
     streams: Mapping[int, Path],
 ) -> ForkServerProcess:
     """`streams`: by their numbers; those that are not named are the test's own."""
-    process = _SERVER.Process(target=_work, args=(work, given, cwd, dict(os.environ if env is None else env), streams))
+    process = _SERVER.Process(
+        target=_work, args=(work, given, cwd, dict(os.environ if env is None else env), streams)
+    )
     process.start()
     return process
 

@@ -19,7 +19,12 @@ def null_study(engines: int, workloads: int, measure: dict[str, object] | None =
                 for number in range(engines)
             ],
             "workloads": [
-                {"name": f"w{number}", "concurrency": 1, "input_tokens": 8, "output_tokens": 4 + number % 4}
+                {
+                    "name": f"w{number}",
+                    "concurrency": 1,
+                    "input_tokens": 8,
+                    "output_tokens": 4 + number % 4,
+                }
                 for number in range(workloads)
             ],
             "measure": measure or MANY,

@@ -56,7 +56,9 @@ class KnownServer:
         return int(body.get("max_tokens") or 16)
 
     def schedule(self, body: Body) -> list[Sent]:
-        return [Sent(self.ttft_s + place * self.tpot_s, " w", 1) for place in range(self.tokens(body))]
+        return [
+            Sent(self.ttft_s + place * self.tpot_s, " w", 1) for place in range(self.tokens(body))
+        ]
 
     async def serve(self) -> None:
         server = await asyncio.start_server(self._connected, "127.0.0.1", 0, backlog=256)
@@ -84,7 +86,9 @@ class KnownServer:
         body: Body = json.loads(content) if content else {}
         refused = self.refuse(path, headers, body)
         if refused is not None:
-            self._write(writer, refused.status, {"error": {"message": refused.said}}, *refused.headers)
+            self._write(
+                writer, refused.status, {"error": {"message": refused.said}}, *refused.headers
+            )
         elif path.endswith("/models") and not body:
             self._write(writer, 200, {"data": [{"id": model} for model in self.models]})
         elif path in self.paths:
@@ -97,9 +101,13 @@ class KnownServer:
 
     def _head(self, status: int, *headers: str) -> bytes:
         closing = [] if self.stays_open and self.version == "1.1" else ["Connection: close"]
-        return "\r\n".join([f"HTTP/{self.version} {status} Some", *headers, *closing, "", ""]).encode()
+        return "\r\n".join(
+            [f"HTTP/{self.version} {status} Some", *headers, *closing, "", ""]
+        ).encode()
 
-    def _write(self, writer: asyncio.StreamWriter, status: int, content: Body, *headers: str) -> None:
+    def _write(
+        self, writer: asyncio.StreamWriter, status: int, content: Body, *headers: str
+    ) -> None:
         data = json.dumps(content).encode()
         writer.write(self._head(status, f"Content-Length: {len(data)}", *headers) + data)
 
@@ -122,7 +130,10 @@ class KnownServer:
             if chunk.tokens:
                 sent.append((time.monotonic() - asked_s, chunk.tokens))
             await writer.drain()
-        prompt, total = body.get("prompt") or body.get("messages") or [], sum(tokens for _, tokens in sent)
+        prompt, total = (
+            body.get("prompt") or body.get("messages") or [],
+            sum(tokens for _, tokens in sent),
+        )
         if self.counts:
             usage = {"prompt_tokens": len(prompt), "completion_tokens": total}
             put(b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\n")
@@ -133,7 +144,11 @@ class KnownServer:
 
 
 def _event(part: Body) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"index": 0, "finish_reason": None, **part}]}).encode() + b"\n\n"
+    return (
+        b"data: "
+        + json.dumps({"choices": [{"index": 0, "finish_reason": None, **part}]}).encode()
+        + b"\n\n"
+    )
 
 
 class ChatAlone(KnownServer):
@@ -163,12 +178,17 @@ class EmptyChunks(KnownServer):
 
 class EmptyBefore(EmptyChunks):
     def schedule(self, body: Body) -> list[Sent]:
-        return [chunk for chunk in super().schedule(body) if chunk.tokens or chunk.at_s < self.ttft_s]
+        return [
+            chunk for chunk in super().schedule(body) if chunk.tokens or chunk.at_s < self.ttft_s
+        ]
 
 
 class Comments(EmptyBefore):
     def schedule(self, body: Body) -> list[Sent]:
-        return [chunk if chunk.tokens else chunk._replace(field="comment") for chunk in super().schedule(body)]
+        return [
+            chunk if chunk.tokens else chunk._replace(field="comment")
+            for chunk in super().schedule(body)
+        ]
 
 
 class OneChunk(KnownServer):
@@ -208,7 +228,10 @@ class Varied(KnownServer):
     rng = random.Random(1)
 
     def schedule(self, body: Body) -> list[Sent]:
-        first_s, each_s = self.ttft_s * self.rng.uniform(0.5, 3), self.tpot_s * self.rng.uniform(0.5, 1.5)
+        first_s, each_s = (
+            self.ttft_s * self.rng.uniform(0.5, 3),
+            self.tpot_s * self.rng.uniform(0.5, 1.5),
+        )
         return [Sent(first_s + place * each_s, " w", 1) for place in range(self.tokens(body))]
 
 
@@ -230,7 +253,9 @@ class TwoModels(KnownServer):
     def schedule(self, body: Body) -> list[Sent]:
         factor = 4 if body["model"] == "slow" else 1
         made = super().schedule(body)
-        return [chunk._replace(at_s=self.ttft_s + (chunk.at_s - self.ttft_s) * factor) for chunk in made]
+        return [
+            chunk._replace(at_s=self.ttft_s + (chunk.at_s - self.ttft_s) * factor) for chunk in made
+        ]
 
 
 class Stalls(Several):
@@ -249,7 +274,11 @@ class StopsEarly(KnownServer):
 
 class Limited(KnownServer):
     def refuse(self, path: str, headers: dict[str, str], body: Body) -> Refused | None:
-        return Refused(429, "Too many requests", ("Retry-After: 2",)) if body and self.open >= 2 else None
+        return (
+            Refused(429, "Too many requests", ("Retry-After: 2",))
+            if body and self.open >= 2
+            else None
+        )
 
 
 class SlowStart(KnownServer):
@@ -259,7 +288,11 @@ class SlowStart(KnownServer):
 
 class WantsKey(KnownServer):
     def refuse(self, path: str, headers: dict[str, str], body: Body) -> Refused | None:
-        return None if headers.get("authorization") == "Bearer right" else Refused(401, "Invalid API key")
+        return (
+            None
+            if headers.get("authorization") == "Bearer right"
+            else Refused(401, "Invalid API key")
+        )
 
 
 class WantsHeader(KnownServer):
@@ -299,7 +332,15 @@ def known_server(
     variant: type[KnownServer], folder: Path, *, ttft_s: float = 0.15, tpot_s: float = 0.015
 ) -> Iterator[Running]:
     truth = folder / "truth.jsonl"
-    command = [sys.executable, "-m", "tests.known_server", variant.__name__, str(truth), str(ttft_s), str(tpot_s)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.known_server",
+        variant.__name__,
+        str(truth),
+        str(ttft_s),
+        str(tpot_s),
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -8,7 +8,9 @@ import psutil
 
 from bitbench.engines.left_over import left_over
 
-_MARK = "BITBENCH_TEST_PLACE"  # in the environment of a run and of all that it starts, but for engines
+_MARK = (
+    "BITBENCH_TEST_PLACE"  # in the environment of a run and of all that it starts, but for engines
+)
 
 
 def marked(place: Path) -> dict[str, str]:

@@ -34,7 +34,9 @@ finally:
 
 def many_rows(place: Path, rows_per_trial: int) -> StudyFolder:
     """Trials of a config share one file under many names, so that the disk holds a twentieth of the rows."""
-    folder = big_study(place, configs=CONFIGS, workloads=1, trials=TRIALS, rows_per_trial=rows_per_trial)
+    folder = big_study(
+        place, configs=CONFIGS, workloads=1, trials=TRIALS, rows_per_trial=rows_per_trial
+    )
     trials = folder.trials()
     for trial in trials:
         os.link(folder.path / str(trial.requests_file), folder.requests / f"{trial.id}.parquet")

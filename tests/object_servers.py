@@ -16,7 +16,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "canary-of-a-key", "AWS_REGION": "us-east-1"}
+KEYS = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "canary-of-a-key",
+    "AWS_REGION": "us-east-1",
+}
 BUCKET = "studies"
 START_S = 90
 SEAWEED_PORTS = (  # each of those for gRPC would else be 10,000 above its own, which may be no port
@@ -51,7 +55,9 @@ def serving(folder: Path) -> Iterator[tuple[dict[str, str], subprocess.Popen[byt
         "-volume.minFreeSpace=1", "-master.volumeSizeLimitMB=64", "-master.telemetry=false",
         *(f"-{name}={one}" for name, one in ports),
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
+    )
     variables = {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}"}
     try:
         _make_bucket(variables, process)
@@ -82,7 +88,9 @@ def signed_put(endpoint: str, path: str) -> None:
     names = "host;x-amz-content-sha256;x-amz-date"
     canonical = f"PUT\n{path}\n\n{headers}\n{names}\n{empty}"
     scope = f"{day}/us-east-1/s3/aws4_request"
-    to_sign = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    to_sign = (
+        f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    )
     key = b"AWS4" + KEYS["AWS_SECRET_ACCESS_KEY"].encode()
     for word in (day, "us-east-1", "s3", "aws4_request"):
         key = hmac.digest(key, word.encode(), "sha256")
@@ -92,7 +100,8 @@ def signed_put(endpoint: str, path: str) -> None:
     request.add_header("x-amz-content-sha256", empty)
     credential = f"{KEYS['AWS_ACCESS_KEY_ID']}/{scope}"
     request.add_header(
-        "Authorization", f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+        "Authorization",
+        f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}",
     )
     with urllib.request.urlopen(request, timeout=10):
         pass

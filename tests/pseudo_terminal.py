@@ -43,7 +43,10 @@ def on_terminal(
     try:
         while process.is_alive() or select.select([ours], [], [], 0)[0]:
             assert time.monotonic() < end, f"it did not end in time; it showed {output[-2000:]!r}"
-            if select.select([ours, process.sentinel], [], [], 1)[0] and select.select([ours], [], [], 0)[0]:
+            if (
+                select.select([ours, process.sentinel], [], [], 1)[0]
+                and select.select([ours], [], [], 0)[0]
+            ):
                 output += os.read(ours, 65536)
             if answer and question in output:
                 os.write(ours, answer)

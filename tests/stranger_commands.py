@@ -80,7 +80,10 @@ def a_study(place: Path) -> None:
         writer.write_study("name: small\n")
         writer.write_lock(make_lock(plan))
         for point, block, index in product(plan.points, range(2), range(2)):
-            writer.append_trial(make_trial(point, block, index, metrics=speed_metrics(WORKLOAD, 100.0 + index)), None)
+            writer.append_trial(
+                make_trial(point, block, index, metrics=speed_metrics(WORKLOAD, 100.0 + index)),
+                None,
+            )
 
 
 def a_whole_study(place: Path) -> None:
@@ -99,13 +102,19 @@ def write_records(place: Path) -> None:
         writer.write_study("name: demo\n")
         writer.write_lock(lock)
         _, log_file = writer.new_instance()
-        processes.launch_logged_process(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
+        processes.launch_logged_process(
+            ["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file
+        ).stop()
         writer.append_instance(instances[0])
-        writer.append_trial(make_trial(plan.points[0], 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]}))
+        writer.append_trial(
+            make_trial(plan.points[0], 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]})
+        )
         writer.write_material("org/model", MATERIAL)
         for record, scores in quality_study()[1]:
             writer.append_quality(record, scores)
-        writer.add_profile(profile(plan.configs[0], {ProfileGroup.ATTENTION: 1.0}), place / "trace.json.gz")
+        writer.add_profile(
+            profile(plan.configs[0], {ProfileGroup.ATTENTION: 1.0}), place / "trace.json.gz"
+        )
         writer.write_roof(ROOF)
 
 
@@ -142,7 +151,10 @@ def quantize(place: Path) -> None:
 def quantize_in_vain(place: Path) -> None:
     stand_in = StandIn()
     stand_in.cannot_make = {"mine"}
-    with patch.dict(backends.MAKERS, {Backend.LLMCOMPRESSOR: Maker("quantize", ("llmcompressor",), stand_in.compress)}):
+    with patch.dict(
+        backends.MAKERS,
+        {Backend.LLMCOMPRESSOR: Maker("quantize", ("llmcompressor",), stand_in.compress)},
+    ):
         try:
             quantize(place)
         except BitbenchError:

@@ -18,7 +18,15 @@ Trap = Callable[[Path, Path], None]
 LONGEST_S = 60
 NAMED = {"study", "home"}  # folders that a person points to, whose own links are followed
 # In a folder that a link leads to: names that bitbench itself gives, and one that it does not.
-BAIT = ("mine.txt", "t00001.parquet", "q0001.parquet", "trials-interactive.svg", "lock.json", "i0001.log", "report.md")
+BAIT = (
+    "mine.txt",
+    "t00001.parquet",
+    "q0001.parquet",
+    "trials-interactive.svg",
+    "lock.json",
+    "i0001.log",
+    "report.md",
+)
 
 
 class Hanging(BaseException):
@@ -135,12 +143,16 @@ def _remove(path: Path) -> None:
 
 def _inodes(place: Path) -> dict[str, tuple[int, ...]]:
     states = ((path, path.lstat()) for path in place.rglob("*") if not path.is_dir())
-    return {str(path.relative_to(place)): (state.st_ino, state.st_size, state.st_mtime_ns) for path, state in states}
+    return {
+        str(path.relative_to(place)): (state.st_ino, state.st_size, state.st_mtime_ns)
+        for path, state in states
+    }
 
 
 def _contents(outside: Path) -> dict[str, bytes | None]:
     return {
-        str(path.relative_to(outside)): path.read_bytes() if path.is_file() else None for path in outside.rglob("*")
+        str(path.relative_to(outside)): path.read_bytes() if path.is_file() else None
+        for path in outside.rglob("*")
     }
 
 

@@ -20,7 +20,9 @@ def write_folder(path: Path, study: StudyRecords) -> Path:
     return path
 
 
-def exit_code(capsys: pytest.CaptureFixture[str], before: Path, after: Path, limit: str, *allowed: str) -> int:
+def exit_code(
+    capsys: pytest.CaptureFixture[str], before: Path, after: Path, limit: str, *allowed: str
+) -> int:
     options = [part for fact in allowed for part in ("--allow", fact)]
     said = bitbench(capsys, "compare", str(before), str(after), "--fail-if", limit, *options)
     assert said.exit_code in (0, 1, 2), said.err

@@ -47,10 +47,17 @@ TABLE: dict[str, tuple[str, ...]] = {
 def tests_of(changed: list[str]) -> list[str]:
     """A test that was changed itself is run, too."""
     named = {
-        name for pattern, names in TABLE.items() if any(fnmatch(path, pattern) for path in changed) for name in names
+        name
+        for pattern, names in TABLE.items()
+        if any(fnmatch(path, pattern) for path in changed)
+        for name in names
     }
     named |= {Path(path).stem for path in changed if fnmatch(path, "tests/touched/test_*.py")}
-    return [f"tests/touched/{path.name}" for path in sorted(TOUCHED.glob("test_*.py")) if path.stem in named]
+    return [
+        f"tests/touched/{path.name}"
+        for path in sorted(TOUCHED.glob("test_*.py"))
+        if path.stem in named
+    ]
 
 
 def changed_files(base: str | None) -> list[str] | None:
@@ -63,12 +70,16 @@ def changed_files(base: str | None) -> list[str] | None:
 
 
 def _git(*arguments: str) -> str | None:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 if __name__ == "__main__":
     found = changed_files(os.environ.get("BITBENCH_BASE"))
     if found is None:
-        sys.exit("what was changed is not known, so that nothing of tests/touched is run; BITBENCH_BASE names a commit")
+        sys.exit(
+            "what was changed is not known, so that nothing of tests/touched is run; BITBENCH_BASE names a commit"
+        )
     print(*tests_of(found), sep="\n")

@@ -32,7 +32,11 @@ GOOD = {
     "engines": [
         {"engine": "null", "name": CANARY, "args": {"ttft": "200ms"}, "env": {"CANARY": CANARY}},
         {"engine": "null", "name": f"fails {CANARY}", "args": {"fail": "exit"}},
-        {"engine": "endpoint", "name": f"there {CANARY}", "args": {"url": "http://127.0.0.1:9", "model": CANARY}},
+        {
+            "engine": "endpoint",
+            "name": f"there {CANARY}",
+            "args": {"url": "http://127.0.0.1:9", "model": CANARY},
+        },
     ],
     "workloads": [{"name": "w", **SHAPE}],
     "measure": {"starts": 1, "trials": 1},
@@ -43,7 +47,11 @@ WRONG = {
     "argument": {"engines": [{"engine": "null", "args": {CANARY: CANARY}}]},
     "model": {"engines": ["transformers"], "models": [CANARY]},
     "recipe": {"engines": ["transformers"], "models": ["smollm2-135m"], "recipes": [CANARY]},
-    "recipe-file": {"engines": ["transformers"], "models": ["smollm2-135m"], "recipes": [f"{CANARY}.yaml"]},
+    "recipe-file": {
+        "engines": ["transformers"],
+        "models": ["smollm2-135m"],
+        "recipes": [f"{CANARY}.yaml"],
+    },
     "baseline": {"engines": ["null"], "baseline": CANARY},
     "workload": {"engines": ["null"], "workloads": [CANARY]},
     "value": {"engines": ["null"], "seed": CANARY},
@@ -118,7 +126,12 @@ def _write_home(home: Path) -> None:
     (variant / "manifest.json").write_text(manifest.model_dump_json())
     environment = home / "envs" / "vllm"
     environment.mkdir(parents=True)
-    installed = {"name": "vllm", "path": "", "complete": True, "versions": {"vllm": CANARY, "torch": CANARY}}
+    installed = {
+        "name": "vllm",
+        "path": "",
+        "complete": True,
+        "versions": {"vllm": CANARY, "torch": CANARY},
+    }
     (environment / "bitbench-environment.json").write_text(json.dumps(installed))
 
 
@@ -136,11 +149,15 @@ class _HostileServer(BaseHTTPRequestHandler):
         if self.refuses:
             self._send(400, json.dumps({"error": {"message": CANARY, "type": CANARY}}).encode())
             return
-        time.sleep(0.2)  # so that a client that is a little late on a busy machine counts all the same
+        time.sleep(
+            0.2
+        )  # so that a client that is a little late on a busy machine counts all the same
         count = int(asked["max_tokens"])
         events = [{"choices": [{"text": CANARY, "finish_reason": None}]}] * count
         usage = {"prompt_tokens": len(asked["prompt"]), "completion_tokens": count}
-        body = "".join(f"data: {json.dumps(event)}\n\n" for event in [*events, {"choices": [], "usage": usage}])
+        body = "".join(
+            f"data: {json.dumps(event)}\n\n" for event in [*events, {"choices": [], "usage": usage}]
+        )
         self._send(200, f"{body}data: [DONE]\n\n".encode())
 
     def _send(self, status: int, body: bytes) -> None:

@@ -25,7 +25,10 @@ BLOCKS, TRIALS = 2, 2
 # Half a second to the first token: a client that is a few milliseconds late on a busy machine changes nothing.
 STUDY = {
     "name": "parts",
-    "engines": [{"engine": "null", "name": name, "args": {"ttft": "500ms", "tpot": "1ms"}} for name in ("a", "b")],
+    "engines": [
+        {"engine": "null", "name": name, "args": {"ttft": "500ms", "tpot": "1ms"}}
+        for name in ("a", "b")
+    ],
     "workloads": [{"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 8}],
     "measure": {"starts": BLOCKS, "trials": TRIALS},
 }
@@ -57,7 +60,10 @@ def what_was_asked(folder: StudyFolder) -> Counter[tuple[object, ...]]:
     for trial in measured(folder):
         if trial.counts:
             rows = folder.requests_of(trial)
-            lengths = tuple(rows["input_tokens"].to_pylist()), tuple(rows["output_tokens"].to_pylist())
+            lengths = (
+                tuple(rows["input_tokens"].to_pylist()),
+                tuple(rows["output_tokens"].to_pylist()),
+            )
             asked[trial.point.name, trial.block, trial.requests, *lengths] += 1
     return asked
 
@@ -82,17 +88,24 @@ def test_join_again_adds_only_what_is_new(parts: list[Path], tmp_path: Path) -> 
     join_parts(parts[:1], folder.path)
     assert [path.read_bytes() for path in lines] == before
     join_parts(parts, folder.path)
-    assert [path.read_bytes().startswith(old) for path, old in zip(lines, before, strict=True)] == [True, True]
+    assert [path.read_bytes().startswith(old) for path, old in zip(lines, before, strict=True)] == [
+        True,
+        True,
+    ]
     assert {trial.block for trial in folder.trials()} == {0, 1}
     assert len(folder.trials()) == sum(len(StudyFolder(part).trials()) for part in parts)
-    assert all((folder.path / str(instance.log_file)).stat().st_size for instance in folder.instances())
+    assert all(
+        (folder.path / str(instance.log_file)).stat().st_size for instance in folder.instances()
+    )
 
 
 def test_a_killed_join_is_completed(parts: list[Path], tmp_path: Path) -> None:
     whole = join_parts(parts, tmp_path / "joined")
     expected = what_was_asked(whole)
     text = (whole.path / "trials.jsonl").read_text().splitlines(keepends=True)
-    (whole.path / "trials.jsonl").write_text("".join(text[:-2]) + text[-2][:40])  # as a kill in an append leaves it
+    (whole.path / "trials.jsonl").write_text(
+        "".join(text[:-2]) + text[-2][:40]
+    )  # as a kill in an append leaves it
     assert what_was_asked(join_parts(parts, whole.path)) == expected
 
 
@@ -129,7 +142,9 @@ def test_the_same_block_from_two_machines_is_not_mixed(parts: list[Path], tmp_pa
         join_parts([again.path], folder.path)
 
 
-def test_a_block_that_cannot_be_measured_alone_is_refused(parts: list[Path], tmp_path: Path) -> None:
+def test_a_block_that_cannot_be_measured_alone_is_refused(
+    parts: list[Path], tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="at most 2 blocks"):
         measure(tmp_path / "x", 2)
     with pytest.raises(UsageError, match="budget"):
@@ -139,13 +154,17 @@ def test_a_block_that_cannot_be_measured_alone_is_refused(parts: list[Path], tmp
 
 
 @pytest.mark.parametrize("second", ["n1", "n2"], ids=["same machine", "another machine"])
-def test_a_requeued_task_resumes_its_part(second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requeued_task_resumes_its_part(
+    second: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On its machine it goes on; on another one the block is repeated, so that it has one machine."""
     (tmp_path / "study.yaml").write_text(json.dumps(STUDY))
     part = StudyFolder(tmp_path / "part")
     monkeypatch.setenv(MACHINE_VARIABLE, "n1")
     task = subprocess.Popen(
-        [*BITBENCH, "run", "study.yaml", "--block", "1", "--into", "part"], cwd=tmp_path, stdout=subprocess.DEVNULL
+        [*BITBENCH, "run", "study.yaml", "--block", "1", "--into", "part"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 120
     while not measured(part) and time.monotonic() < deadline:

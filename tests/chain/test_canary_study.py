@@ -39,7 +39,9 @@ def no_http_but_the_key(connected: socket.socket, asked: Asked) -> None:
     connected.sendall(f"{KEY} {KEY}\r\n\r\n".encode())
 
 
-def test_a_study_holds_nothing_of_the_key_in_any_file_nor_on_any_command_line(tmp_path: Path) -> None:
+def test_a_study_holds_nothing_of_the_key_in_any_file_nor_on_any_command_line(
+    tmp_path: Path,
+) -> None:
     """The whole way: `bitbench run` in a process of its own, its output, its children, its folder, its report."""
     chosen = ("body", "JSON message", "retry-after", "location", "usage", "text", "status line")
     with (
@@ -62,7 +64,11 @@ def test_a_study_holds_nothing_of_the_key_in_any_file_nor_on_any_command_line(tm
 def run_study(folder: Path, places: list[tuple[str, str]]) -> tuple[str, set[str]]:
     """What it prints, and the command lines of all its processes."""
     engines = [
-        {"engine": "endpoint", "name": f"e{number}", "args": {"url": url, "model": model, "api_key_env": "CANARY"}}
+        {
+            "engine": "endpoint",
+            "name": f"e{number}",
+            "args": {"url": url, "model": model, "api_key_env": "CANARY"},
+        }
         for number, (url, model) in enumerate(places)
     ]
     study = {
@@ -72,11 +78,25 @@ def run_study(folder: Path, places: list[tuple[str, str]]) -> tuple[str, set[str
         "measure": {"starts": 1, "trials": 1},
     }
     (folder / "study.yaml").write_text(json.dumps(study), encoding="utf-8")
-    command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out", "--key-from", "CANARY"]
+    command = [
+        sys.executable,
+        "-m",
+        "bitbench",
+        "run",
+        "study.yaml",
+        "--into",
+        "out",
+        "--key-from",
+        "CANARY",
+    ]
     output, seen = folder / "output.txt", set[str]()
     with output.open("wb") as file:
         running = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, "CANARY": KEY}, stdout=file, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env={**os.environ, "CANARY": KEY},
+            stdout=file,
+            stderr=subprocess.STDOUT,
         )
         while running.poll() is None:
             seen |= command_lines(running.pid)

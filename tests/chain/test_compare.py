@@ -41,7 +41,12 @@ def test_the_schedule_is_an_argument_and_must_be_allowed(place: Path) -> None:
 
 
 def test_a_real_slowdown_of_ten_percent_fails(place: Path) -> None:
-    allowed = ("--allow", "arguments", "--allow", "kernel")  # the null engine calls its schedule its kernel
+    allowed = (
+        "--allow",
+        "arguments",
+        "--allow",
+        "kernel",
+    )  # the null engine calls its schedule its kernel
     found = bitbench_process("compare", "before", "slower", *allowed, *LIMIT, cwd=place)
     assert found.returncode == 1, found.stdout + found.stderr
     assert "slower (`engine · single`)" in found.stdout

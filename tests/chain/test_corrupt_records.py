@@ -85,7 +85,10 @@ def fields(**given: Json) -> Callable[[Path], object]:
 
     def change(raw: bytes) -> bytes:
         record = {**json.loads(raw), **given}
-        return json.dumps({name: value for name, value in record.items() if value is not ...}).encode() + b"\n"
+        return (
+            json.dumps({name: value for name, value in record.items() if value is not ...}).encode()
+            + b"\n"
+        )
 
     return second_line(change)
 
@@ -101,7 +104,9 @@ def text(old: str, new: str) -> Callable[[Path], object]:
 def document(**given: Json) -> Callable[[Path], object]:
     def corrupt(path: Path) -> None:
         record = {**json.loads(path.read_text()), **given}
-        path.write_text(json.dumps({name: value for name, value in record.items() if value is not ...}))
+        path.write_text(
+            json.dumps({name: value for name, value in record.items() if value is not ...})
+        )
 
     return corrupt
 
@@ -200,7 +205,9 @@ def in_turn(readers: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
         return list(product(readers, READERS))
     turns = [(name, by, number % len(by)) for number, (name, by) in enumerate(readers.items())]
     return [
-        (name, command) for name, by, turn in turns for command in dict.fromkeys((by[turn], by[turn - len(by) // 2]))
+        (name, command)
+        for name, by, turn in turns
+        for command in dict.fromkeys((by[turn], by[turn - len(by) // 2]))
     ]
 
 
@@ -215,7 +222,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("whole")
     (place / "study.yaml").write_text(STUDY)
     measure_study(place / "study.yaml", place / "out", LogObserver(), Workplace())
-    (place / "out" / "roof.json").write_text(ROOF.model_dump_json())  # else `explain` would measure it
+    (place / "out" / "roof.json").write_text(
+        ROOF.model_dump_json()
+    )  # else `explain` would measure it
     return place
 
 
@@ -225,12 +234,20 @@ def damaged(whole: Path, tmp_path: Path) -> StudyFolder:
     return StudyFolder(tmp_path / "out")
 
 
-def ask(command: str, folder: StudyFolder, whole: Path, capsys: pytest.CaptureFixture[str]) -> Answer:
-    places = {"FOLDER": str(folder.path), "WHOLE": str(whole / "out"), "STUDY": str(whole / "study.yaml")}
+def ask(
+    command: str, folder: StudyFolder, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> Answer:
+    places = {
+        "FOLDER": str(folder.path),
+        "WHOLE": str(whole / "out"),
+        "STUDY": str(whole / "study.yaml"),
+    }
     return bitbench(capsys, *(places.get(word, word) for word in READERS[command]))
 
 
-@pytest.mark.parametrize(("name", "command"), in_turn({name: one.readers for name, one in CORRUPTIONS.items()}))
+@pytest.mark.parametrize(
+    ("name", "command"), in_turn({name: one.readers for name, one in CORRUPTIONS.items()})
+)
 def test_what_is_damaged_is_named(
     name: str, command: str, damaged: StudyFolder, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,7 +276,10 @@ def test_what_is_no_damage_changes_nothing(
     before = damaged.trials()
     HARMLESS[name](damaged)
     assert damaged.trials() == before
-    expected, answer = ask(command, StudyFolder(whole / "out"), whole, capsys), ask(command, damaged, whole, capsys)
+    expected, answer = (
+        ask(command, StudyFolder(whole / "out"), whole, capsys),
+        ask(command, damaged, whole, capsys),
+    )
     assert answer.exit_code == expected.exit_code, answer.err
     counted = bitbench(capsys, "query", str(damaged.path), COUNTED, "--format", "csv")
     assert counted.out.split() == ["count_star()", str(len(before))]

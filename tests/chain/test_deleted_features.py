@@ -22,7 +22,10 @@ workloads: [{name: single, concurrency: 1, input_tokens: 8, output_tokens: 1}]
 measure: {starts: 1, trials: 1}
 """
 NAMES = [declared.name for declared in features().values() if declared.is_built_in]
-COMMANDS = {declared.name: [command.name for command in declared.commands] for declared in features().values()}
+COMMANDS = {
+    declared.name: [command.name for command in declared.commands]
+    for declared in features().values()
+}
 
 
 class Copy:
@@ -51,15 +54,22 @@ class Copy:
 
 
 def listed(help_text: str) -> set[str]:
-    return {line.split()[0] for line in help_text.splitlines() if line.startswith("  ") and line.split()}
+    return {
+        line.split()[0] for line in help_text.splitlines() if line.startswith("  ") and line.split()
+    }
 
 
-@pytest.mark.parametrize("without", by_length([NAMES], [NAMES, *([name] for name in NAMES)]), ids=" ".join)
+@pytest.mark.parametrize(
+    "without", by_length([NAMES], [NAMES, *([name] for name in NAMES)]), ids=" ".join
+)
 def test_what_is_left_works(without: list[str], tmp_path: Path) -> None:
     copy = Copy(tmp_path, *without)
     left = listed(copy.bitbench("--help"))
     assert not left & {command for name in without for command in COMMANDS[name]}
-    assert {"run", *(command for name in {*NAMES} - {*without} for command in COMMANDS[name])} <= left
+    assert {
+        "run",
+        *(command for name in {*NAMES} - {*without} for command in COMMANDS[name]),
+    } <= left
     copy.bitbench("schema", "study")
     (tmp_path / "small.yaml").write_text(STUDY)
     copy.bitbench("plan", "small.yaml")
@@ -67,6 +77,10 @@ def test_what_is_left_works(without: list[str], tmp_path: Path) -> None:
     copy.bitbench("report", "small")
     # Of records that have a key, a report part, or none that only a deleted feature knows.
     search, speculation = GALLERY / "tune" / "search", GALLERY / "speculation"
-    for study, code in ((search, ExitCode.INCONCLUSIVE), (speculation, ExitCode.DONE), (TWINS, ExitCode.DONE)):
+    for study, code in (
+        (search, ExitCode.INCONCLUSIVE),
+        (speculation, ExitCode.DONE),
+        (TWINS, ExitCode.DONE),
+    ):
         shutil.copytree(study, tmp_path / study.name, ignore=shutil.ignore_patterns("report"))
         copy.bitbench("report", study.name, code=code)

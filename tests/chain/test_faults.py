@@ -16,13 +16,22 @@ from bitbench.records.trial import Outcome
 from bitbench.util.errors import ExitCode
 from tests.busy_machine import expected_exit_code
 from tests.command_line import bitbench
-from tests.fault_study import ROLES, STUDY, FaultyRun, check_complete, check_no_blame, kill_and_resume
+from tests.fault_study import (
+    ROLES,
+    STUDY,
+    FaultyRun,
+    check_complete,
+    check_no_blame,
+    kill_and_resume,
+)
 from tests.length import by_length
 
 MANY_STREAMS = STUDY.replace("concurrency: 1", "concurrency: 200")
 IN_A_TRIAL_S = 0.1  # after the one before
 MOMENTS_S = by_length([IN_A_TRIAL_S], [IN_A_TRIAL_S, *(0.09 * number for number in range(10))])
-DISKS = by_length([120], [*range(8, 208, 8)])  # kilobytes; whatever is the first to be refused: lock, log, rows, report
+DISKS = by_length(
+    [120], [*range(8, 208, 8)]
+)  # kilobytes; whatever is the first to be refused: lock, log, rows, report
 SAID_OF_A_FULL_DISK: dict[int, str] = {
     ExitCode.DONE: "",
     ExitCode.REFUSED: "No space left on device; free some space and repeat the command",  # it names the file
@@ -95,7 +104,9 @@ def test_more_connections_than_this_process_may_open(tmp_path: Path) -> None:
     run = FaultyRun(tmp_path, ("prlimit", "--nofile=100:100"), MANY_STREAMS)
     ended = run.wait()
     assert ended.exit_code == ExitCode.UNAVAILABLE, ended.said
-    assert "too many open files; raise `ulimit -n` (100 now), or lower the concurrency" in ended.said
+    assert (
+        "too many open files; raise `ulimit -n` (100 now), or lower the concurrency" in ended.said
+    )
     check_no_blame(run.trials(), ended.said)
     assert not run.left_over()
 

@@ -40,6 +40,8 @@ def test_a_trial_among_many_points_costs_what_one_among_ten_does(tmp_path: Path)
     before_s = harness_s_per_trial(tmp_path / "before", engines=2, workloads=5)
     many_s = harness_s_per_trial(tmp_path / "many", engines=MANY, workloads=5)
     after_s = harness_s_per_trial(tmp_path / "after", engines=2, workloads=5)
-    few_s = max(before_s, after_s)  # a processor whose caches others use takes longer, for some seconds or for all
+    few_s = max(
+        before_s, after_s
+    )  # a processor whose caches others use takes longer, for some seconds or for all
     print(f"per trial: {1e3 * few_s:.2f} ms of 10 points, {1e3 * many_s:.2f} ms of {5 * MANY}")
     assert many_s < 1.5 * few_s

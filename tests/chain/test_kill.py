@@ -47,12 +47,16 @@ def kill_and_check(run: subprocess.Popen[bytes]) -> None:
     run.kill()
     run.wait()
     _, alive = psutil.wait_procs(family, timeout=LEFT_OVER_S)
-    assert not alive, f"left over: {[process.cmdline() for process in alive if process.is_running()]}"
+    assert not alive, (
+        f"left over: {[process.cmdline() for process in alive if process.is_running()]}"
+    )
 
 
 def start(place: Path, folder: StudyFolder) -> subprocess.Popen[bytes]:
     command = [*BITBENCH, "run", "study.yaml", "--into", folder.path.name]
-    return subprocess.Popen(command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command, cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def kill_until(place: Path, kills: int, rng: random.Random) -> int:
@@ -95,10 +99,13 @@ def check_complete(folder: StudyFolder) -> None:
                 outcomes = [
                     trial.outcome
                     for trial in trials
-                    if (trial.kind, trial.point.name, trial.block) == ("measured", f"{engine} · {workload}", block)
+                    if (trial.kind, trial.point.name, trial.block)
+                    == ("measured", f"{engine} · {workload}", block)
                     and trial.turn == 0
                 ]
-                late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; each call repeats them, not for ever
+                late = outcomes.count(
+                    Outcome.CLIENT_BOUND
+                )  # on a busy machine; each call repeats them, not for ever
                 assert outcomes.count(Outcome.OK) == TRIALS or late > CLIENT_BOUND_REPEATS, (
                     engine,
                     workload,

@@ -44,7 +44,9 @@ def tree(driver: int) -> dict[str, list[int]]:
                 if _is_guardian(words):
                     found["guardians"].append(process.pid)
                 elif any(word.endswith("null_server") for word in words):
-                    is_child = not any(_is_guardian(parent.cmdline()) for parent in process.parents()[:1])
+                    is_child = not any(
+                        _is_guardian(parent.cmdline()) for parent in process.parents()[:1]
+                    )
                     found["child" if is_child else "engine"].append(process.pid)
     found["all guardians"] = found["guardians"]
     found["driver and all guardians"] = [driver, *found["guardians"]]
@@ -67,7 +69,9 @@ def test_kills_of_everybody(tmp_path: Path) -> None:
             time.sleep(rng.uniform(0.1, 2.0))
             there = tree(run.pid)
             role = rng.choice([role for role in ROLES if there[role]])
-            kill(there[role] if role.startswith(("all", "driver and")) else [rng.choice(there[role])])
+            kill(
+                there[role] if role.startswith(("all", "driver and")) else [rng.choice(there[role])]
+            )
             killed[role] += 1
         code = run.wait(timeout=180)
         now = {trial.id for trial in folder.trials()}
@@ -106,14 +110,26 @@ def check_complete(folder: StudyFolder) -> None:
     started again: a trial beside it each time."""
     trials = folder.trials()
     assert len(trials) == len({trial.id for trial in trials})
-    assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [trial.cause for trial in trials]
+    assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [
+        trial.cause for trial in trials
+    ]
     counted = Counter((trial.point.name, trial.block) for trial in trials if trial.counts)
-    rejected = Counter((trial.point.name, trial.block) for trial in trials if trial.outcome in NOT_THE_ENGINES)
+    rejected = Counter(
+        (trial.point.name, trial.block) for trial in trials if trial.outcome in NOT_THE_ENGINES
+    )
     starts = Counter((instance.config.engine, instance.block) for instance in folder.instances())
     for block in range(BLOCKS):
-        assert counted["b · one", block] == TRIALS or rejected["b · one", block], (block, counted, rejected)
+        assert counted["b · one", block] == TRIALS or rejected["b · one", block], (
+            block,
+            counted,
+            rejected,
+        )
         most = TRIALS * max(starts["a", block], 1)
-        assert TRIALS <= counted["a · one", block] <= most or rejected["a · one", block], (block, counted, starts)
+        assert TRIALS <= counted["a · one", block] <= most or rejected["a · one", block], (
+            block,
+            counted,
+            starts,
+        )
     assert {path.name for path in folder.requests.iterdir()} == {
         f"{trial.id}.parquet" for trial in trials if trial.requests_file
     }

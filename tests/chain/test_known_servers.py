@@ -58,16 +58,32 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.setattr(StudyReport, "write", lambda *_: None)  # pages take seconds, and none is looked at
+    monkeypatch.setattr(
+        StudyReport, "write", lambda *_: None
+    )  # pages take seconds, and none is looked at
 
 
-def measured(server: Running, *, chat: bool = False, model: str = "m", tokens: int = TOKENS) -> pa.Table:
-    shape: dict[str, object] = {"name": "w", "concurrency": STREAMS, "requests": REQUESTS, "arrival": "closed_loop"}
+def measured(
+    server: Running, *, chat: bool = False, model: str = "m", tokens: int = TOKENS
+) -> pa.Table:
+    shape: dict[str, object] = {
+        "name": "w",
+        "concurrency": STREAMS,
+        "requests": REQUESTS,
+        "arrival": "closed_loop",
+    }
     shape |= {"input_tokens": 4, "output_tokens": tokens}
     if chat:
         Path("prompts.txt").write_text("One question?\n\nAnother one?\n")
         shape |= {"api": "chat", "text": {"file": "prompts.txt"}, "output_forced": False}
-    job = LoadJob(Endpoint(server.url, model, ""), Workload.model_validate(shape), Vocabulary(1_000), (1,), 20.0, 10.0)
+    job = LoadJob(
+        Endpoint(server.url, model, ""),
+        Workload.model_validate(shape),
+        Vocabulary(1_000),
+        (1,),
+        20.0,
+        10.0,
+    )
     rows = run_job(job).requests
     assert rows["status"].to_pylist() == ["ok"] * REQUESTS, rows["error"].to_pylist()
     return rows
@@ -86,9 +102,12 @@ def true_times(server: Running) -> tuple[float, float, int]:
 
 @pytest.mark.parametrize("chat", [False, True], ids=["completions", "chat"])
 @pytest.mark.parametrize(
-    "variant", [KnownServer, EmptyBefore, EmptyChunks, Comments, Several, Varied, Closes, Http10, Caches]
+    "variant",
+    [KnownServer, EmptyBefore, EmptyChunks, Comments, Several, Varied, Closes, Http10, Caches],
 )
-def test_times_and_tokens_are_those_that_were_sent(variant: type[KnownServer], chat: bool, tmp_path: Path) -> None:
+def test_times_and_tokens_are_those_that_were_sent(
+    variant: type[KnownServer], chat: bool, tmp_path: Path
+) -> None:
     with known_server(variant, tmp_path) as server:
         rows = measured(server, chat=chat)
         ttft, tpot, tokens = true_times(server)
@@ -99,9 +118,12 @@ def test_times_and_tokens_are_those_that_were_sent(variant: type[KnownServer], c
 
 
 @pytest.mark.parametrize(
-    ("variant", "model"), [(ChatAlone, "m"), (Reasoning, "m"), (TwoModels, "fast"), (TwoModels, "slow")]
+    ("variant", "model"),
+    [(ChatAlone, "m"), (Reasoning, "m"), (TwoModels, "fast"), (TwoModels, "slow")],
 )
-def test_times_of_servers_with_something_of_their_own(variant: type[KnownServer], model: str, tmp_path: Path) -> None:
+def test_times_of_servers_with_something_of_their_own(
+    variant: type[KnownServer], model: str, tmp_path: Path
+) -> None:
     with known_server(variant, tmp_path) as server:
         rows = measured(server, chat=issubclass(variant, ChatAlone), model=model, tokens=16)
         ttft, tpot, tokens = true_times(server)
@@ -119,12 +141,16 @@ def test_a_time_that_nothing_shows_is_unknown_and_meets_no_objective(
     with known_server(variant, tmp_path) as server:
         rows = measured(server)
         ttft, _, tokens = true_times(server)
-    found = metrics_of_trial(RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=5.0),)))
+    found = metrics_of_trial(
+        RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=5.0),))
+    )
     assert sum(rows["output_tokens"].to_pylist()) == tokens
     assert found.ttft_s == pytest.approx(ttft, abs=TTFT_S)
     assert (found.tpot_s, found.tpot_p99_s, found.goodput) == (None, None, None)
     for limit in (0.001, 5.0):
-        judged = judge_objectives(RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=limit),)))
+        judged = judge_objectives(
+            RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=limit),))
+        )
         assert judged is not None
         assert judged.holds is None
 
@@ -135,17 +161,23 @@ def load(capsys: pytest.CaptureFixture[str], server: Running, *options: str) -> 
     return answer.exit_code, " ".join((answer.out + answer.err).split())
 
 
-def test_an_objective_on_an_unknown_time_is_inconclusive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_objective_on_an_unknown_time_is_inconclusive(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with known_server(OneChunk, tmp_path) as server:
         short = ("--output-tokens", "4", "--slo", "tpot_p99=5ms")
         search = bitbench(capsys, "load", server.url, *short)
         assert search.exit_code == ExitCode.INCONCLUSIVE
         assert "tpot_p99=5ms cannot be decided" in " ".join(search.err.split())
-        code, _ = load(capsys, server, "--concurrency", "1", "--slo", "tpot=5s", "--allow-inconclusive")
+        code, _ = load(
+            capsys, server, "--concurrency", "1", "--slo", "tpot=5s", "--allow-inconclusive"
+        )
     assert code == ExitCode.INCONCLUSIVE
 
 
-def test_fewer_chunks_than_tokens_and_a_long_gap_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_chunks_than_tokens_and_a_long_gap_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with known_server(Stalls, tmp_path, ttft_s=0.05, tpot_s=0.005) as server:
         more = ("--output-tokens", "64", "--requests", "10", "--concurrency", "1")
         code, said = load(capsys, server, *more)
@@ -186,7 +218,11 @@ def test_quick_says_that_more_is_refused(
     [
         (SlowStart, "/v1/models says 503: Loading model", "lists no models"),
         (WantsHeader, "/v1/models says 400: header X-Tenant is missing", "lists no models"),
-        (WantsKey, "it wants a key; set the environment variable OPENAI_API_KEY", "is the server running"),
+        (
+            WantsKey,
+            "it wants a key; set the environment variable OPENAI_API_KEY",
+            "is the server running",
+        ),
         (Redirects, "it redirects to http://", "OPENAI_API_KEY"),
         (Prefixed, "/v1/models says 404: Not Found", "lists no models"),
     ],

@@ -41,12 +41,18 @@ def null(tmp_path: Path) -> Iterator[Endpoint]:
         yield endpoint
 
 
-def load(endpoint: Endpoint, folder: Path, *options: str, key: str | None = None) -> "subprocess.CompletedProcess[str]":
+def load(
+    endpoint: Endpoint, folder: Path, *options: str, key: str | None = None
+) -> "subprocess.CompletedProcess[str]":
     variables = {**os.environ, "OPENAI_API_KEY": endpoint.api_key if key is None else key}
-    return bitbench_process("load", endpoint.url, *options, cwd=folder, env=variables, timeout_s=540)
+    return bitbench_process(
+        "load", endpoint.url, *options, cwd=folder, env=variables, timeout_s=540
+    )
 
 
-def load_all(endpoint: Endpoint, folder: Path, *options: str, trials: int) -> "subprocess.CompletedProcess[str]":
+def load_all(
+    endpoint: Endpoint, folder: Path, *options: str, trials: int
+) -> "subprocess.CompletedProcess[str]":
     """Until so many trials count: the same command again measures what a busy machine rejected."""
     for _ in range(3):
         done = load(endpoint, folder.parent, *options, "--into", folder.name)
@@ -74,15 +80,21 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
     assert again.returncode == 0
     assert "In flight" in again.stdout
     for path in (tmp_path / "out").rglob("*"):
-        assert not path.is_file() or null.api_key.encode() not in path.read_bytes(), f"the key is in {path}"
+        assert not path.is_file() or null.api_key.encode() not in path.read_bytes(), (
+            f"the key is in {path}"
+        )
     assert null.api_key not in done.stdout + done.stderr
 
 
-def test_what_a_busy_machine_rejected_is_measured_by_the_same_command(null: Endpoint, tmp_path: Path) -> None:
+def test_what_a_busy_machine_rejected_is_measured_by_the_same_command(
+    null: Endpoint, tmp_path: Path
+) -> None:
     asked = ["--concurrency", "1", "--requests", "4", "--trials", "1", "--into", "out", *ANSWER]
     load(null, tmp_path, *asked)
     folder = StudyFolder.existing(tmp_path / "out")
-    late = folder.trials()[-1].model_copy(update={"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"})
+    late = folder.trials()[-1].model_copy(
+        update={"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"}
+    )
     (tmp_path / "out" / "trials.jsonl").write_text("")
     with folder.writing() as writer:
         rejected = [writer.append_trial(late, None) for _ in range(CLIENT_BOUND_REPEATS + 1)]
@@ -96,7 +108,9 @@ def test_from_python_with_prompts_of_a_file_beside_a_folder_that_does_not_exist_
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", null.api_key)
     Path("prompts.txt").write_text("One question.\n\nAnother question.\n")
-    results = bitbench.load(null.url, concurrency=[1], requests=4, trials=1, output_tokens=4, text="prompts.txt")
+    results = bitbench.load(
+        null.url, concurrency=[1], requests=4, trials=1, output_tokens=4, text="prompts.txt"
+    )
     assert results.path.name.startswith("load-127.0.0.1-")
     (workload,) = results.study.workloads
     assert workload.text is not None
@@ -114,11 +128,16 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         "measure: {starts: 2, trials: 2}\n"
     )
     variables = {**os.environ, "NULL_KEY": null.api_key, "BITBENCH_HOME": str(tmp_path / "home")}
-    done = bitbench_process("run", "study.yaml", "--into", "out", "--key-from", "NULL_KEY", cwd=tmp_path, env=variables)
+    done = bitbench_process(
+        "run", "study.yaml", "--into", "out", "--key-from", "NULL_KEY", cwd=tmp_path, env=variables
+    )
     # So few requests do not carry a p99, and no gate takes that for a pass.
     assert done.returncode == ExitCode.INCONCLUSIVE, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
-    assert all("bitbench did not start this server" in record.facts.notes[0] for record in folder.instances())
+    assert all(
+        "bitbench did not start this server" in record.facts.notes[0]
+        for record in folder.instances()
+    )
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     assert len({trial.instance_id for trial in measured}) == 2
     assert {trial.point.config.name for trial in measured} == {"there"}
@@ -142,7 +161,9 @@ def test_what_is_wrong_is_one_sentence_with_what_to_do(null: Endpoint, tmp_path:
         assert done.stderr.count("\n") == 1, done.stderr
 
 
-def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp_path: Path) -> None:
+def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(
+    tmp_path: Path,
+) -> None:
     # Far above what a stall of a busy machine adds: the first trial must hold.
     shared = ["--slo", "ttft_p99=5s", "--duration", "2s", *ANSWER, "--into", "out"]
     asked = ["--max-rate", "4", *shared]
@@ -152,7 +173,9 @@ def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp
         study = tmp_path / "out" / "study.yaml"
         rate = study.read_text().partition("- name: short-4\n")[2].partition("- name: ")[0]
         tried = f"- name: short-3\n{rate.replace('4.0', '3.0')}objectives:"
-        study.write_text(study.read_text().replace("objectives:", tried))  # killed before the lock had this rate
+        study.write_text(
+            study.read_text().replace("objectives:", tried)
+        )  # killed before the lock had this rate
         again = load(null, tmp_path, *asked, "--trials", "2")
         assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
         assert "resuming after" in again.stdout
@@ -163,28 +186,56 @@ def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp
                 [*asked, "--output-tokens", "9"],
                 "contains a search with other requests (output_tokens); repeat the command",
             ),
-            ([*asked, "--arrival", "constant"], "contains a search with other requests (arrival); repeat the command"),
-            ([*shared, "--rate", "5"], "contains a search of an endpoint, and this is a sweep; repeat the command"),
+            (
+                [*asked, "--arrival", "constant"],
+                "contains a search with other requests (arrival); repeat the command",
+            ),
+            (
+                [*shared, "--rate", "5"],
+                "contains a search of an endpoint, and this is a sweep; repeat the command",
+            ),
         ):
             refused = load(null, tmp_path, *other)
             assert refused.returncode == ExitCode.REFUSED
             assert said in refused.stderr
-        load(null, tmp_path, "--rate", "5", "--duration", "1s", "--trials", "1", "--into", "sweep", *ANSWER)
+        load(
+            null,
+            tmp_path,
+            "--rate",
+            "5",
+            "--duration",
+            "1s",
+            "--trials",
+            "1",
+            "--into",
+            "sweep",
+            *ANSWER,
+        )
         other_way = load(null, tmp_path, *asked[:-1], "sweep")
-        assert "sweep contains a sweep of an endpoint, and this is a search; repeat the command" in other_way.stderr
+        assert (
+            "sweep contains a sweep of an endpoint, and this is a search; repeat the command"
+            in other_way.stderr
+        )
 
 
-def test_an_objective_below_the_time_without_load_is_said_before_any_search(null: Endpoint, tmp_path: Path) -> None:
+def test_an_objective_below_the_time_without_load_is_said_before_any_search(
+    null: Endpoint, tmp_path: Path
+) -> None:
     done = load(null, tmp_path, "--slo", "ttft_p99=5ms", "--into", "out", *ANSWER)
     assert done.returncode == ExitCode.FAILED
-    assert "ttft_p99=5ms cannot be met at any rate: without load the fastest of 3 requests had a ttft of" in done.stderr
+    assert (
+        "ttft_p99=5ms cannot be met at any rate: without load the fastest of 3 requests had a ttft of"
+        in done.stderr
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
     """Only the four of the first contact are answered in 60 ms, any other request in 1.2 s."""
     later = ",".join(map(str, range(5, 400)))
-    with running({"ttft": "60ms", "tpot": "1ms", "slow_requests": later, "slow_factor": 20}, tmp_path) as null:
+    with running(
+        {"ttft": "60ms", "tpot": "1ms", "slow_requests": later, "slow_factor": 20}, tmp_path
+    ) as null:
         asked = ["--slo", "ttft_p90=600ms", "--duration", "4s", "--trials", "4", "--into", "out"]
         done = load(null, tmp_path, *asked, *ANSWER)
     assert done.returncode == ExitCode.FAILED, done.stdout + done.stderr
@@ -205,12 +256,24 @@ def test_a_plan_says_what_a_search_takes_and_sends_no_trial(null: Endpoint, tmp_
 @pytest.mark.alone
 def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(tmp_path: Path) -> None:
     """Of 16 in flight, four are served at once: the others wait for three times 0.8 s."""
-    asked = ["--concurrency", "4,16", "--requests", "32", "--trials", "3", "--slo", "latency_p50=1.4s"]
+    asked = [
+        "--concurrency",
+        "4,16",
+        "--requests",
+        "32",
+        "--trials",
+        "3",
+        "--slo",
+        "latency_p50=1.4s",
+    ]
     with running({**STEADY, "capacity": 4}, tmp_path) as null:
         done = load_all(null, tmp_path / "out", *asked, "--json", *SHORT_ANSWER, trials=6)
     answer = json.loads(done.stdout)
     jsonschema.validate(answer, answer_schema("load"))
-    verdicts = {point["point"]["workload"]: point["objectives"][0]["verdict"] for point in answer["answer"]["points"]}
+    verdicts = {
+        point["point"]["workload"]: point["objectives"][0]["verdict"]
+        for point in answer["answer"]["points"]
+    }
     assert verdicts["c-16"] == "missed"
     assert verdicts["c-4"] != "missed"
     assert done.returncode == answer["exit_code"] == ExitCode.FAILED
@@ -223,7 +286,12 @@ def test_a_twice_slower_endpoint_fails_a_gate_on_its_trials(tmp_path: Path) -> N
         with running(server, tmp_path) as endpoint:
             done = load_all(endpoint, tmp_path / name, *asked, trials=3)
         assert done.returncode == 0, done.stdout + done.stderr
-    limit = ["--fail-if", "output_throughput < -3%", "--allow", "arguments"]  # another port is another argument
+    limit = [
+        "--fail-if",
+        "output_throughput < -3%",
+        "--allow",
+        "arguments",
+    ]  # another port is another argument
     found = bitbench_process("compare", "before", "after", *limit, cwd=tmp_path)
     assert found.returncode == ExitCode.FAILED, found.stdout + found.stderr
     assert "do not cover a restart" in " ".join(found.stdout.split())

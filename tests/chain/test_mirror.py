@@ -45,7 +45,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 def start(place: Path, url: str, variables: dict[str, str]) -> subprocess.Popen[bytes]:
     with (place / "said.txt").open("ab") as said:
         command = [*BITBENCH, "run", "study.yaml", "--into", "out", "--mirror", url]
-        return subprocess.Popen(command, cwd=place, env={**os.environ, **variables}, stdout=said, stderr=said)
+        return subprocess.Popen(
+            command, cwd=place, env={**os.environ, **variables}, stdout=said, stderr=said
+        )
 
 
 def lines_of(url: str) -> list[bytes]:
@@ -101,20 +103,29 @@ def test_killed_runs_resume_from_the_mirror(
 
 def check_complete(folder: StudyFolder) -> None:
     trials = folder.trials()
-    assert [trial.id for trial in trials] == [f"t{number:05d}" for number in range(1, len(trials) + 1)]
+    assert [trial.id for trial in trials] == [
+        f"t{number:05d}" for number in range(1, len(trials) + 1)
+    ]
     for block in range(BLOCKS):
         for engine in "ab":
             outcomes = [
                 trial.outcome
                 for trial in trials
-                if (trial.kind, trial.point.config.engine, trial.block, trial.turn) == ("measured", engine, block, 0)
+                if (trial.kind, trial.point.config.engine, trial.block, trial.turn)
+                == ("measured", engine, block, 0)
             ]
-            assert outcomes.count(Outcome.OK) >= TRIALS or Outcome.CLIENT_BOUND in outcomes, (block, engine, outcomes)
+            assert outcomes.count(Outcome.OK) >= TRIALS or Outcome.CLIENT_BOUND in outcomes, (
+                block,
+                engine,
+                outcomes,
+            )
     assert all(folder.requests_of(trial).num_rows for trial in trials if trial.requests_file)
 
 
 @needs_server
-def test_a_server_that_vanishes_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_vanishes_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
     (tmp_path / "s3").mkdir()
     with serving(tmp_path / "s3") as (variables, process):
@@ -122,7 +133,11 @@ def test_a_server_that_vanishes_costs_a_warning(tmp_path: Path, monkeypatch: pyt
             monkeypatch.setenv(name, value)
         run = start(tmp_path, f"s3://{BUCKET}/vanishes", variables)
         until = time.monotonic() + 300
-        while trial_count(StudyFolder(tmp_path / "out")) == 0 and run.poll() is None and time.monotonic() < until:
+        while (
+            trial_count(StudyFolder(tmp_path / "out")) == 0
+            and run.poll() is None
+            and time.monotonic() < until
+        ):
             time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
         assert run.wait(300) == 0, (tmp_path / "said.txt").read_text()
@@ -135,7 +150,11 @@ def test_a_server_that_vanishes_costs_a_warning(tmp_path: Path, monkeypatch: pyt
 @needs_server
 def test_an_unreachable_server_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
-    run = start(tmp_path, f"s3://{BUCKET}/x?endpoint_override=127.0.0.1:9&scheme=http", {"AWS_ACCESS_KEY_ID": "k-e-y"})
+    run = start(
+        tmp_path,
+        f"s3://{BUCKET}/x?endpoint_override=127.0.0.1:9&scheme=http",
+        {"AWS_ACCESS_KEY_ID": "k-e-y"},
+    )
     assert run.wait(120) == 2 or run.returncode
     said = (tmp_path / "said.txt").read_text()
     assert "cannot be reached" in said
@@ -174,19 +193,25 @@ def test_a_newer_folder_is_copied(copied: Path) -> None:
     newer = mirrored(copied, "one")
     newer.fetch()
     newer.begin()
-    assert (copied / "mirror" / "trials.jsonl").read_bytes() == (TWINS / "trials.jsonl").read_bytes()
+    assert (copied / "mirror" / "trials.jsonl").read_bytes() == (
+        TWINS / "trials.jsonl"
+    ).read_bytes()
 
 
 def test_records_of_another_run_are_refused_and_left_alone(copied: Path) -> None:
     lines = (copied / "older" / "trials.jsonl").read_text().splitlines(keepends=True)
-    (copied / "older" / "trials.jsonl").write_text("".join([*lines[:-1], lines[-1].replace('"ok"', '"invalid"')]))
+    (copied / "older" / "trials.jsonl").write_text(
+        "".join([*lines[:-1], lines[-1].replace('"ok"', '"invalid"')])
+    )
     with pytest.raises(StoreError, match="another run"):
         mirrored(copied, "older").fetch()
     lock = StudyFolder(copied / "one").lock_file
     lock.write_text(lock.read_text().replace('"created_at": "20', '"created_at": "19'))
     with pytest.raises(StoreError, match="another run"):
         mirrored(copied, "one").fetch()
-    assert (copied / "mirror" / "trials.jsonl").read_bytes() == (TWINS / "trials.jsonl").read_bytes()
+    assert (copied / "mirror" / "trials.jsonl").read_bytes() == (
+        TWINS / "trials.jsonl"
+    ).read_bytes()
 
 
 def test_a_second_writer_is_noticed_and_not_overwritten(copied: Path) -> None:

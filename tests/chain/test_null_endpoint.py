@@ -17,7 +17,9 @@ import pytest
 from bitbench.engines.processes import free_port
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTED = re.search(r"^\$ scripts/null_endpoint 8123 (.+) &$", (ROOT / "docs" / "endpoints.md").read_text(), re.M)
+DOCUMENTED = re.search(
+    r"^\$ scripts/null_endpoint 8123 (.+) &$", (ROOT / "docs" / "endpoints.md").read_text(), re.M
+)
 READY_WITHIN_S = 60.0
 
 
@@ -50,7 +52,9 @@ def wait_until_ready(server: "subprocess.Popen[bytes]", url: str) -> None:
 
 def models(url: str, key: str | None = None) -> list[str]:
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/models", headers=headers), timeout=10) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{url}/v1/models", headers=headers), timeout=10
+    ) as answer:
         return [model["id"] for model in json.load(answer)["data"]]
 
 

@@ -40,8 +40,12 @@ def test_it_takes_half_a_minute(tour: StudyFolder) -> None:
     lock, trials = tour.lock(), tour.trials()
     assert lock is not None
     assert lock.created_at is not None
-    ends = [datetime.fromisoformat(trial.started_at).timestamp() for trial in trials if trial.started_at]
-    repeated_s = sum(trial.duration_s or 0.0 for trial in trials if trial.outcome is Outcome.CLIENT_BOUND)
+    ends = [
+        datetime.fromisoformat(trial.started_at).timestamp() for trial in trials if trial.started_at
+    ]
+    repeated_s = sum(
+        trial.duration_s or 0.0 for trial in trials if trial.outcome is Outcome.CLIENT_BOUND
+    )
     took_s = max(ends) - datetime.fromisoformat(lock.created_at).timestamp() - repeated_s
     assert took_s < 45 * (1 + (lock.busy_cores or 0.0) / 2)  # two cores; and not two minutes
 
@@ -52,7 +56,8 @@ def test_every_point_is_accounted_for(tour: StudyFolder) -> None:
                  ("steady", "twin", "quick", "hiccup", "broken")}  # fmt: skip
     assert by_engine.pop("broken") == {Outcome.CRASHED}
     assert all(
-        outcomes <= {Outcome.OK, Outcome.CLIENT_BOUND} and Outcome.OK in outcomes for outcomes in by_engine.values()
+        outcomes <= {Outcome.OK, Outcome.CLIENT_BOUND} and Outcome.OK in outcomes
+        for outcomes in by_engine.values()
     )
     report = (tour.report / "report.md").read_text()
     assert all(engine in report for engine in (*by_engine, "broken"))
@@ -64,7 +69,10 @@ def test_the_known_answer_comes_out(tour: StudyFolder, summary: StudySummary) ->
         assert against["quick"] is AgainstBaseline.FASTER
         assert against["twin"] is AgainstBaseline.UNDECIDED
         assert against["hiccup"] is AgainstBaseline.SLOWER
-        ties = {entry.config.engine: {one.engine for one in entry.undecided_with} for entry in ranking.entries}
+        ties = {
+            entry.config.engine: {one.engine for one in entry.undecided_with}
+            for entry in ranking.entries
+        }
         assert ties["steady"] == {"twin"}
         assert ties["quick"] == set()
     assert "**Use `quick`.**" in (tour.report / "report.md").read_text()
@@ -72,6 +80,8 @@ def test_the_known_answer_comes_out(tour: StudyFolder, summary: StudySummary) ->
 
 def test_the_slow_trials_are_flagged(summary: StudySummary) -> None:
     flagged = {
-        point.point.config.engine for point in summary.points if point.outliers and point.point.workload == "eight"
+        point.point.config.engine
+        for point in summary.points
+        if point.outliers and point.point.workload == "eight"
     }
     assert "hiccup" in flagged

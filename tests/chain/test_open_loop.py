@@ -60,14 +60,24 @@ def folder(tmp_path: Path) -> StudyFolder:
 def test_what_was_planned_was_sent(folder: StudyFolder) -> None:
     one, other = rows_of(folder, "poisson")
     assert set(one["status"].to_pylist()) == {"ok"}
-    assert one["scheduled_s"].to_pylist() == pytest.approx(other["scheduled_s"].to_pylist(), abs=1e-6)
-    assert one["asked_input_tokens"].to_pylist() == one["input_tokens"].to_pylist() == other["input_tokens"].to_pylist()
+    assert one["scheduled_s"].to_pylist() == pytest.approx(
+        other["scheduled_s"].to_pylist(), abs=1e-6
+    )
+    assert (
+        one["asked_input_tokens"].to_pylist()
+        == one["input_tokens"].to_pylist()
+        == other["input_tokens"].to_pylist()
+    )
     metrics = metrics_of_trial(RequestSums.of(one))
     assert metrics.offered_rate == pytest.approx(40, rel=0.5)
-    assert metrics.achieved_rate == pytest.approx(metrics.offered_rate, rel=0.2)  # a stall of 200 ms at its end is 13 %
+    assert metrics.achieved_rate == pytest.approx(
+        metrics.offered_rate, rel=0.2
+    )  # a stall of 200 ms at its end is 13 %
 
     one, _ = rows_of(folder, "replay")
-    assert one["scheduled_s"].to_pylist() == pytest.approx([0.0, 0.3], abs=1e-6)  # the third comes after the duration
+    assert one["scheduled_s"].to_pylist() == pytest.approx(
+        [0.0, 0.3], abs=1e-6
+    )  # the third comes after the duration
     assert one["input_tokens"].to_pylist() == [400, 10]
     assert one["output_tokens"].to_pylist() == [9, 5]
 

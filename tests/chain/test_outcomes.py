@@ -47,16 +47,28 @@ def report(folder: StudyFolder) -> str:
         ("disconnects", Outcome.CRASHED, ""),
     ],
 )
-def test_outcome(folder: StudyFolder, report: str, engine: str, outcome: Outcome, cause: str) -> None:
-    bad = [trial for trial in folder.trials() if trial.kind == "measured" and trial.point.config.engine == engine]
+def test_outcome(
+    folder: StudyFolder, report: str, engine: str, outcome: Outcome, cause: str
+) -> None:
+    bad = [
+        trial
+        for trial in folder.trials()
+        if trial.kind == "measured" and trial.point.config.engine == engine
+    ]
     assert {trial.outcome for trial in bad} == {outcome}
-    assert all(trial.cause and cause in trial.cause for trial in bad), [trial.cause for trial in bad]
+    assert all(trial.cause and cause in trial.cause for trial in bad), [
+        trial.cause for trial in bad
+    ]
     assert outcome.value in report
     assert engine in report
 
 
 def test_the_others_do_not_stop_what_works(folder: StudyFolder, report: str) -> None:
-    good = [trial for trial in folder.trials() if trial.kind == "measured" and trial.point.config.engine == "good"]
+    good = [
+        trial
+        for trial in folder.trials()
+        if trial.kind == "measured" and trial.point.config.engine == "good"
+    ]
     for block in range(2):
         outcomes = [trial.outcome for trial in good if trial.block == block and trial.turn == 0]
         assert set(outcomes) <= {Outcome.OK, Outcome.CLIENT_BOUND}

@@ -49,13 +49,17 @@ def test_a_server_is_found_and_climbed(
     with running({"ttft": "500ms", "tpot": "300ms"}, tmp_path) as server:
         monkeypatch.setattr(endpoint, "PORTS", (1, int(server.url.rpartition(":")[2])))
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
-        assert bitbench(capsys, "quick").exit_code == ExitCode.UNAVAILABLE  # not named: it does not get the usual key
+        assert (
+            bitbench(capsys, "quick").exit_code == ExitCode.UNAVAILABLE
+        )  # not named: it does not get the usual key
         monkeypatch.setenv(endpoint.KEY_VARIABLE, server.api_key)
         answer = bitbench(capsys, "quick", "--into", "first")
     assert answer.exit_code == 0, answer.err
     said = " ".join(answer.out.split())
     assert said.startswith(f"null at {server.url} without load: TTFT 5")
-    assert re.search(r"tok/s with 4 streams, and still rising\. 1 stream: \S+ tok/s, TTFT 5\d\d ms\.", said), said
+    assert re.search(
+        r"tok/s with 4 streams, and still rising\. 1 stream: \S+ tok/s, TTFT 5\d\d ms\.", said
+    ), said
     assert re.search(r"Streams tok/s ms 1 \S+ 5\d\d ", said), said
     assert f"bitbench load {server.url} --slo ttft_p99=" in said
     points = StudyFolder.existing(Path("first")).read().study.workloads
@@ -95,7 +99,9 @@ def test_a_server_that_takes_no_token_ids_is_asked_in_words(
     assert answer.exit_code == 0, answer.err
     points = StudyFolder.existing(Path("first")).read().study.workloads
     assert {point.api for point in points} == {Api.CHAT}
-    assert "--api chat --no-ignore-eos --text first/prompts.txt --slo" in " ".join(answer.out.split())
+    assert "--api chat --no-ignore-eos --text first/prompts.txt --slo" in " ".join(
+        answer.out.split()
+    )
 
 
 class FasterInEightBits(NullEngineWithModel):
@@ -103,7 +109,9 @@ class FasterInEightBits(NullEngineWithModel):
         times: Mapping[str, str] = {"ttft": "700ms", "tpot": "300ms"}
         if launch.variant.recipe == "w8a8-rtn":
             times = {"ttft": "175ms", "tpot": "75ms"}
-        return super().start(replace(launch, setup=launch.setup.model_copy(update={"args": dict(times)})))
+        return super().start(
+            replace(launch, setup=launch.setup.model_copy(update={"args": dict(times)}))
+        )
 
 
 def test_recipes_of_a_model_are_created_and_compared(
@@ -116,7 +124,9 @@ def test_recipes_of_a_model_are_created_and_compared(
     monkeypatch.setattr(quick_study, "SIZES", (quick_study.Size(8, 2, 8),))
     stand_in = StandIn()
     monkeypatch.setitem(
-        backends.MAKERS, Backend.LLMCOMPRESSOR, Maker("quantize", ("llmcompressor",), stand_in.compress)
+        backends.MAKERS,
+        Backend.LLMCOMPRESSOR,
+        Maker("quantize", ("llmcompressor",), stand_in.compress),
     )
     pretend_environment(tmp_path / "home")
     write_model(tmp_path / "tiny")

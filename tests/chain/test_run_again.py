@@ -13,7 +13,10 @@ from bitbench.study.study import Study
 # Half a second to the first token: a client that is a few milliseconds late on a busy machine changes nothing.
 STUDY = {
     "name": "again",
-    "engines": [{"engine": "null", "name": name, "args": {"ttft": "500ms", "tpot": "1ms"}} for name in ("a", "b")],
+    "engines": [
+        {"engine": "null", "name": name, "args": {"ttft": "500ms", "tpot": "1ms"}}
+        for name in ("a", "b")
+    ],
     "workloads": [{"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 8}],
 }
 
@@ -48,7 +51,11 @@ def spoil(folder: StudyFolder) -> list[TrialRecord]:
 
 def counted(folder: StudyFolder, engine: str) -> list[int]:
     """Blocks of the trials that count."""
-    return sorted(trial.block for trial in folder.trials() if trial.counts and trial.point.config.engine == engine)
+    return sorted(
+        trial.block
+        for trial in folder.trials()
+        if trial.counts and trial.point.config.engine == engine
+    )
 
 
 def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path) -> None:
@@ -56,7 +63,12 @@ def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path) -> 
     spoiled = spoil(folder)
     run(tmp_path, starts=2, trials=1)
     assert counted(folder, "b") == [0, 1]
-    assert counted(folder, "a") == [0, 0, 1, 1]  # beside it, where it took turns: a ratio needs common rounds
+    assert counted(folder, "a") == [
+        0,
+        0,
+        1,
+        1,
+    ]  # beside it, where it took turns: a ratio needs common rounds
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     numbers = [(trial.point.name, trial.block, trial.index) for trial in measured]
     assert len(numbers) == len(set(numbers))

@@ -13,7 +13,9 @@ from bitbench.util.text import visible
 from tests.chain.hostile_place import CANARY, PIECES, WORD, WRONG, hostile_server, write_place
 from tests.pseudo_terminal import Shown, on_terminal
 
-OURS = re.compile(r"\x1b\[[0-9;]*[mK]|\x1b\[1A|\x1b\[\?25[lh]|\r")  # styles, clearing a line, going up, the cursor
+OURS = re.compile(
+    r"\x1b\[[0-9;]*[mK]|\x1b\[1A|\x1b\[\?25[lh]|\r"
+)  # styles, clearing a line, going up, the cursor
 DEFECT = 70
 NAMED = CANARY.replace("/", "-")  # as a file's name
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -72,7 +74,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def show(place: Path, *arguments: str, answer: bytes = b"") -> Shown:
-    shown = on_terminal(*arguments, cwd=place, env={"BITBENCH_HOME": str(place / "home")}, answer=answer)
+    shown = on_terminal(
+        *arguments, cwd=place, env={"BITBENCH_HOME": str(place / "home")}, answer=answer
+    )
     assert_harmless(shown.output)
     assert shown.exit_code != DEFECT, shown.output[-2000:]
     return shown

@@ -54,7 +54,11 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def measured() -> set[str]:
     """Which variants have trials; how many depends on how busy this machine is."""
-    return {one.point.config.variant for one in StudyFolder(Path("out")).trials() if one.kind == "measured"}
+    return {
+        one.point.config.variant
+        for one in StudyFolder(Path("out")).trials()
+        if one.kind == "measured"
+    }
 
 
 def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
@@ -63,12 +67,17 @@ def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
     backend.cannot_make = {"w8a8-rtn"}
     first = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert first.exit_code == 0, first.err
-    assert "warning: tiny/w8a8-rtn could not be created (log: variants/tiny--w8a8-rtn--" in first.out
+    assert (
+        "warning: tiny/w8a8-rtn could not be created (log: variants/tiny--w8a8-rtn--" in first.out
+    )
     assert "the same command retries it" in first.out
     assert measured() == {"tiny/bf16", "tiny/w4a16-rtn"}
     report = Path("out/report/report.md").read_text()
     assert "- Could not be made: `tiny/w8a8-rtn`; run the study again to retry." in report
-    assert "**not made**: `w8a8-rtn` on `a` and `b`: could not be created (log: variants/tiny--w8a8" in report
+    assert (
+        "**not made**: `w8a8-rtn` on `a` and `b`: could not be created (log: variants/tiny--w8a8"
+        in report
+    )
     assert "ValueError: no luck" in report
     assert "Refused up front" not in report
     assert "not made: w8a8-rtn on a and b: could not be created" in " ".join(first.out.split())
@@ -94,13 +103,18 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
     monkeypatch.setattr(planning, "plan_study_points", counting)
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     (plan,) = planned
-    assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}
+    assert {one.name for one in plan.variants if one.path is None} == {
+        "tiny/w8a8-rtn",
+        "tiny/w4a16-rtn",
+    }
     kept = StudyFolder(Path("out")).read().plan
     assert kept.points == plan.points
     assert all(one.path is not None and one.weight_bytes for one in kept.variants)
 
 
-def test_when_none_can_be_made_there_is_still_a_report(backend: StandIn, capsys: pytest.CaptureFixture[str]) -> None:
+def test_when_none_can_be_made_there_is_still_a_report(
+    backend: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("study.yaml").write_text(STUDY.replace("bf16, w8a8-rtn, w4a16-rtn", "w8a8-rtn"))
     backend.cannot_make = {"w8a8-rtn"}
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
@@ -112,7 +126,9 @@ def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_points(
     backend: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(tmp_path / "odd", columns=592)
-    Path("study.yaml").write_text(STUDY.replace("[tiny]", "[tiny, odd]").replace("bf16, w8a8-rtn, ", ""))
+    Path("study.yaml").write_text(
+        STUDY.replace("[tiny]", "[tiny, odd]").replace("bf16, w8a8-rtn, ", "")
+    )
     plan = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
     assert "refused: recipe w4a16-rtn: group_size 64 does not divide the 592 columns" in plan
     assert "sizes that divide them: 16." in plan
@@ -144,7 +160,8 @@ def test_what_no_engine_would_run_is_not_made(
 
     monkeypatch.setattr(NullEngineWithModel, "refuse", refuse)
     assert (
-        "variant tiny/w8a8-rtn: not created: all its points are refused" in bitbench(capsys, "plan", "study.yaml").out
+        "variant tiny/w8a8-rtn: not created: all its points are refused"
+        in bitbench(capsys, "plan", "study.yaml").out
     )
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     assert backend.made == 1

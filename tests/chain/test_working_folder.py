@@ -120,9 +120,17 @@ def _split(command: str) -> list[str]:
 
 def imported_names() -> set[str]:
     """Whatever bitbench, its workers, its libraries or Python itself may import."""
-    texts = (path.read_text(encoding="utf-8") for path in Path(bitbench.__file__).parent.rglob("*.py"))
-    written = {name for text in texts for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)}
-    installed = {name for name in importlib.metadata.packages_distributions() if name.isidentifier()}
+    texts = (
+        path.read_text(encoding="utf-8") for path in Path(bitbench.__file__).parent.rglob("*.py")
+    )
+    written = {
+        name
+        for text in texts
+        for name in re.findall(r"^ *(?:import|from) (\w+)", text, re.MULTILINE)
+    }
+    installed = {
+        name for name in importlib.metadata.packages_distributions() if name.isidentifier()
+    }
     by_python = {*sys.stdlib_module_names, *sys.modules, "sitecustomize", "usercustomize"}
     return {name.partition(".")[0] for name in {*written, *installed, *by_python}} - {"__main__"}
 
@@ -130,7 +138,9 @@ def imported_names() -> set[str]:
 def plant(folder: Path, ran: Path) -> int:
     names = {name for name in imported_names() if name.isidentifier()}
     for name in names:
-        (folder / f"{name}.py").write_text(f"with open({str(ran)!r}, 'a') as ran: ran.write({name!r} + '\\n')\n")
+        (folder / f"{name}.py").write_text(
+            f"with open({str(ran)!r}, 'a') as ran: ran.write({name!r} + '\\n')\n"
+        )
     return len(names)
 
 
@@ -142,7 +152,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     assert plant(here, ran) > len(sys.stdlib_module_names)
     (here / "small.yaml").write_text(STUDY)
     (here / "tune.yaml").write_text(TUNE)
-    packages = {"pip": "", "torch": "", "transformers": "", "huggingface_hub": "", "llmcompressor": ""}
+    packages = {
+        "pip": "",
+        "torch": "",
+        "transformers": "",
+        "huggingface_hub": "",
+        "llmcompressor": "",
+    }
     for name in known_environments():
         python = stand_in_python(home / "envs" / name, **packages)
         real = python.rename(python.with_name("python-real"))
@@ -150,14 +166,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         python.chmod(0o755)
         manifest = {"name": name, "path": "", "complete": True}
         (python.parents[1] / "bitbench-environment.json").write_text(json.dumps(manifest))
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON"))}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHON"))
+    }
     paths = {"PYTHONPATH": str(Path(bitbench.__file__).parents[1]), "HF_HOME": str(folder / "hf")}
     ours = {"BITBENCH_HOME": str(home), "HF_ENDPOINT": "http://127.0.0.1:9", "PIP_NO_INDEX": "1"}
-    store = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    store = {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+    }
     with running({"ttft": "1ms", "tpot": "1ms"}, folder) as endpoint:
         words = {"TINY": str(write_model(folder / "tiny")), "URL": endpoint.url}
         yield Place(
-            here, ran, started, {**variables, **paths, **ours, **store, "OPENAI_API_KEY": endpoint.api_key}, words
+            here,
+            ran,
+            started,
+            {**variables, **paths, **ours, **store, "OPENAI_API_KEY": endpoint.api_key},
+            words,
         )
 
 
@@ -172,7 +198,9 @@ def test_every_command_is_listed() -> None:
 
 def test_what_is_planted_would_run(place: Place) -> None:
     """Else the others say nothing."""
-    subprocess.run([sys.executable, "-m", "venv", "new"], cwd=place.here, check=False, env=place.environment)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "new"], cwd=place.here, check=False, env=place.environment
+    )
     assert place.ran.exists()
     place.ran.unlink()
 

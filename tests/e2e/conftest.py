@@ -10,7 +10,9 @@ from bitbench.records.folder import StudyFolder
 from tests.busy_machine import run_study
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first-look.yaml"
-WINDOWS = 32  # of text: with fewer, rounding in other kernels moves the mean by more than is allowed
+WINDOWS = (
+    32  # of text: with fewer, rounding in other kernels moves the mean by more than is allowed
+)
 # The first example of the README with the same engines, but a recipe that is made, quality, and requests as short as
 # they can be. Each config is started twice.
 CHANGES = f"""

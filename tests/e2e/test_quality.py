@@ -48,7 +48,9 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     home, lock = default_home(), recipes_study.lock()
     assert lock is not None
     (dtype,) = {
-        lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.configs if one.variant == f"{MODEL}/bf16"
+        lock.plan.chosen_dtypes.get(one, "bfloat16")
+        for one in lock.plan.configs
+        if one.variant == f"{MODEL}/bf16"
     }
     done = subprocess.run(
         [environment_python("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
@@ -62,13 +64,21 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
         assert found.estimates["perplexity"].value == pytest.approx(plain, rel=AGREES), engine
 
 
-def test_quality_is_measured_once_for_each_config_also_where_speed_is_refused(recipes_study: StudyFolder) -> None:
+def test_quality_is_measured_once_for_each_config_also_where_speed_is_refused(
+    recipes_study: StudyFolder,
+) -> None:
     records = [record for record in recipes_study.quality_records() if record.outcome is Outcome.OK]
     names = [record.config.name for record in records if record.condition is Condition.ALONE]
     assert len(names) == len(set(names))
     again = {record.config.name for record in records if record.condition is Condition.RESTARTED}
-    assert again == set(names) - {f"{MODEL}/w8a8-rtn @ transformers"}  # which is started once, since it has no trials
-    expected = {f"{recipe} @ {engine}" for recipe in ("bf16", "w8a8-rtn") for engine in ("vllm", "transformers")}
+    assert again == set(names) - {
+        f"{MODEL}/w8a8-rtn @ transformers"
+    }  # which is started once, since it has no trials
+    expected = {
+        f"{recipe} @ {engine}"
+        for recipe in ("bf16", "w8a8-rtn")
+        for engine in ("vllm", "transformers")
+    }
     assert {f"{MODEL}/{name}" for name in expected} == set(names)
 
 

@@ -20,7 +20,9 @@ def folder(recipes_study: StudyFolder) -> StudyFolder:
 def outcomes(folder: StudyFolder, config: str) -> set[Outcome]:
     """But for trials in which a busy machine made our client late: they are repeated, and say nothing of the engine."""
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
-    of_it = {trial.outcome for trial in measured if trial.point.config.name == f"smollm2-135m/{config}"}
+    of_it = {
+        trial.outcome for trial in measured if trial.point.config.name == f"smollm2-135m/{config}"
+    }
     return of_it - {Outcome.CLIENT_BOUND}
 
 
@@ -28,8 +30,13 @@ def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> N
     assert outcomes(folder, "bf16 @ vllm") == {Outcome.OK}
     assert outcomes(folder, "bf16 @ transformers") == {Outcome.OK}
     assert outcomes(folder, "w8a8-rtn @ vllm") == {Outcome.OK}
-    quantized = [one.facts for one in folder.instances() if one.config.name == "smollm2-135m/w8a8-rtn @ vllm"]
-    assert all(any("CompressedTensorsW8A8Int8" in kernel for kernel in facts.kernels) for facts in quantized)
+    quantized = [
+        one.facts for one in folder.instances() if one.config.name == "smollm2-135m/w8a8-rtn @ vllm"
+    ]
+    assert all(
+        any("CompressedTensorsW8A8Int8" in kernel for kernel in facts.kernels)
+        for facts in quantized
+    )
     chosen = KernelChoice(
         kind="CompressedTensorsW8A8Int8",
         kernel="CPUInt8ScaledMMLinearKernel",
@@ -37,7 +44,9 @@ def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> N
         source="log",
     )
     assert {facts.kernel_choices for facts in quantized} == {(chosen,)}
-    assert "kernel of CompressedTensorsW8A8Int8" in (folder.report / "report.md").read_text(encoding="utf-8")
+    assert "kernel of CompressedTensorsW8A8Int8" in (folder.report / "report.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_was_made_is_what_the_recipe_says(folder: StudyFolder) -> None:
@@ -46,7 +55,9 @@ def test_what_was_made_is_what_the_recipe_says(folder: StudyFolder) -> None:
     assert manifest.bits_per_weight.linear_layers == pytest.approx(8.0, abs=0.06)
     assert manifest.calibration is None
     assert manifest.work.peak_memory_bytes
-    config = json.loads((made.path / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    config = json.loads((made.path / "config.json").read_text(encoding="utf-8"))[
+        "quantization_config"
+    ]
     assert (config["format"], config["ignore"]) == ("int-quantized", ["lm_head"])
     assert (made.path / "tokenizer.json").exists()
 

@@ -35,7 +35,11 @@ def study(folder: StudyFolder) -> Study:
 
 @pytest.fixture(scope="module")
 def trials(folder: StudyFolder) -> list[TrialRecord]:
-    return [trial for trial in folder.trials() if trial.kind == "measured" and trial.outcome is Outcome.OK]
+    return [
+        trial
+        for trial in folder.trials()
+        if trial.kind == "measured" and trial.outcome is Outcome.OK
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +47,19 @@ def summary(folder: StudyFolder) -> StudySummary:
     return StudyReport(folder, default_home()).summary
 
 
-def test_every_point_has_at_least_two_instances_and_two_trials_in_each(study: Study, folder: StudyFolder) -> None:
+def test_every_point_has_at_least_two_instances_and_two_trials_in_each(
+    study: Study, folder: StudyFolder
+) -> None:
     """But for a client that was too slow on a busy machine: its trials are repeated, but not for ever."""
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     for config in RUN_WELL:
         for workload in study.workloads:
             name = f"{config} {workload.name}"
-            of_point = [t for t in measured if t.point.config.name == config and t.point.workload == workload.name]
+            of_point = [
+                t
+                for t in measured
+                if t.point.config.name == config and t.point.workload == workload.name
+            ]
             assert {t.outcome for t in of_point} <= {Outcome.OK, Outcome.CLIENT_BOUND}, name
             instances = {t.instance_id for t in of_point}
             assert len(instances) >= 2, name
@@ -59,7 +69,9 @@ def test_every_point_has_at_least_two_instances_and_two_trials_in_each(study: St
                 assert outcomes.count(Outcome.OK) >= 2 or is_late, f"{name}: {outcomes}"
 
 
-def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[TrialRecord]) -> None:
+def test_token_counts_are_exact(
+    study: Study, folder: StudyFolder, trials: list[TrialRecord]
+) -> None:
     for trial in trials:
         workload = study.workload(trial.point.workload)
         rows = folder.requests_of(trial)
@@ -71,7 +83,13 @@ def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[
 def test_times_are_ordered(folder: StudyFolder, trials: list[TrialRecord]) -> None:
     for trial in trials:
         for row in folder.requests_of(trial).to_pylist():
-            moments = [row["planned_s"], row["sent_s"], row["first_token_s"], row["last_token_s"], row["end_s"]]
+            moments = [
+                row["planned_s"],
+                row["sent_s"],
+                row["first_token_s"],
+                row["last_token_s"],
+                row["end_s"],
+            ]
             assert moments == sorted(moments)
             assert row["chunk_s"][0] == row["first_token_s"]
             assert row["chunk_s"][-1] == row["last_token_s"]
@@ -79,7 +97,9 @@ def test_times_are_ordered(folder: StudyFolder, trials: list[TrialRecord]) -> No
             assert len(row["chunk_s"]) <= row["output_tokens"]
 
 
-def test_metrics_can_be_recomputed_from_the_rows(folder: StudyFolder, trials: list[TrialRecord]) -> None:
+def test_metrics_can_be_recomputed_from_the_rows(
+    folder: StudyFolder, trials: list[TrialRecord]
+) -> None:
     for trial in trials:
         assert metrics_of_trial(RequestSums.of(folder.requests_of(trial))) == trial.metrics
 
@@ -101,7 +121,9 @@ def test_intervals_contain_the_mean(summary: StudySummary) -> None:
     assert len(points) >= 4
     for point in points:
         assert point.metrics["output_throughput"].value > 0
-        intervals = [(each.value, each.interval) for each in point.metrics.values() if each.interval]
+        intervals = [
+            (each.value, each.interval) for each in point.metrics.values() if each.interval
+        ]
         assert intervals
         for value, (low, high) in intervals:
             assert low <= value <= high
@@ -131,7 +153,9 @@ def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:
     assert len(lock.variants["smollm2-135m/bf16"] or "") == 64
 
 
-def test_the_report_holds_the_figures_of_the_records(folder: StudyFolder, summary: StudySummary) -> None:
+def test_the_report_holds_the_figures_of_the_records(
+    folder: StudyFolder, summary: StudySummary
+) -> None:
     text = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
     for point in summary.points:
         assert point.point.config.name in text

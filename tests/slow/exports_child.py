@@ -64,13 +64,17 @@ def prometheus(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
 def otel(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
     import gzip
 
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
 
     receiver = Receiver()
     tools.otel(study, receiver.url)
     ((path, body),) = receiver.bodies
     assert path == "/v1/metrics"
-    request = ExportMetricsServiceRequest.FromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
+    request = ExportMetricsServiceRequest.FromString(
+        gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
+    )
     (resource,) = request.resource_metrics
     found, fact = dict[str, dict[str, float]](), ""
     for metric in resource.scope_metrics[0].metrics:
@@ -87,10 +91,14 @@ def mlflow(study: list[ExportedPoint], url: str) -> tuple[Found, str]:
     tools.mlflow(study, url)
     tools.mlflow(study, url)  # again: the same runs
     client = MlflowClient(tracking_uri=url)
-    runs = client.search_runs([client.get_experiment_by_name(study[0].labels["study"]).experiment_id])
+    runs = client.search_runs(
+        [client.get_experiment_by_name(study[0].labels["study"]).experiment_id]
+    )
     assert all(run.info.status == "FINISHED" for run in runs)
     assert len(runs) == len(study)
-    return {run.data.params["variant"]: run.data.metrics for run in runs}, runs[0].data.params["host_cpu_model"]
+    return {run.data.params["variant"]: run.data.metrics for run in runs}, runs[0].data.params[
+        "host_cpu_model"
+    ]
 
 
 def wandb(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
@@ -105,7 +113,9 @@ def wandb(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
             for item in record.history.item:
                 figures[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
-        found[config["variant"]] = {name: value for name, value in figures.items() if not name.startswith("_")}
+        found[config["variant"]] = {
+            name: value for name, value in figures.items() if not name.startswith("_")
+        }
         fact = config["host_cpu_model"]
     return found, fact
 

@@ -55,7 +55,9 @@ def said_by_transformers(ids: list[int], answer_tokens: int) -> tuple[list[float
     return plain, said
 
 
-def differences(asker: Asker, ids: list[int], plain: list[float]) -> "np.typing.NDArray[np.float64]":
+def differences(
+    asker: Asker, ids: list[int], plain: list[float]
+) -> "np.typing.NDArray[np.float64]":
     """Of each token's log-probability from the plain one, in nats."""
     found = [place[token] for place, token in zip(asker.score(ids, TOP), ids[1:], strict=True)]
     return np.abs(np.array(found) - np.array(plain))
@@ -64,7 +66,9 @@ def differences(asker: Asker, ids: list[int], plain: list[float]) -> "np.typing.
 def assert_facts_of_float32(facts: InstanceFacts) -> None:
     assert facts.engine_version
     assert facts.prefix_caching is False
-    assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4  # keys and values, 30 layers, 3 heads of 64, 4 bytes
+    assert (
+        facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4
+    )  # keys and values, 30 layers, 3 heads of 64, 4 bytes
 
 
 def assert_goes_on_after_a_rest(instance: Instance, asker: Asker) -> None:

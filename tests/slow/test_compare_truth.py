@@ -38,7 +38,11 @@ def pools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyRecords]:
         text = STUDY.format(ttft=f"{40 * slower:.3f}ms", tpot=f"{4 * slower:.4f}ms", pool=POOL)
         (place / f"{name}.yaml").write_text(text)
         done = subprocess.run(
-            [*BITBENCH, "run", f"{name}.yaml", "--into", name], cwd=place, capture_output=True, text=True, check=False
+            [*BITBENCH, "run", f"{name}.yaml", "--into", name],
+            cwd=place,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         found[name] = StudyFolder(place / name).read()
@@ -52,7 +56,11 @@ def drawn(pool: StudyRecords, starts: "list[str]") -> StudyRecords:
 
 
 def share_that_fails(
-    before: StudyRecords, after: StudyRecords, limit: str, place: Path, capsys: pytest.CaptureFixture[str]
+    before: StudyRecords,
+    after: StudyRecords,
+    limit: str,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> float:
     rng = np.random.default_rng(1)
     failed = 0
@@ -62,7 +70,10 @@ def share_that_fails(
         other = order[STARTS : 2 * STARTS] if before is after else rng.permutation(POOL)[:STARTS]
         first = drawn(before, [ids[0][place] for place in order[:STARTS]])
         second = drawn(after, [ids[1][place] for place in other])
-        folders = write_folder(place / f"a{number}", first), write_folder(place / f"b{number}", second)
+        folders = (
+            write_folder(place / f"a{number}", first),
+            write_folder(place / f"b{number}", second),
+        )
         failed += exit_code(capsys, *folders, limit, *ALLOWED) == 1
     return failed / PAIRS
 
@@ -81,6 +92,8 @@ def test_equal_studies_seldom_fail(
 def test_ten_percent_slower_fails(
     pools: dict[str, StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    share = share_that_fails(pools["usual"], pools["slow"], "output_throughput < -3%", tmp_path, capsys)
+    share = share_that_fails(
+        pools["usual"], pools["slow"], "output_throughput < -3%", tmp_path, capsys
+    )
     print(f"10 % slower: exit code 1 in {share:.1%} of {PAIRS}")
     assert share >= 0.95

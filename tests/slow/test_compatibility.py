@@ -31,7 +31,9 @@ from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.util.errors import EngineEnvironmentError, ModelError
 
-pytestmark = pytest.mark.timeout(2400)  # seconds for one case: an AWQ recipe is made in ten minutes on two cores
+pytestmark = pytest.mark.timeout(
+    2400
+)  # seconds for one case: an AWQ recipe is made in ten minutes on two cores
 
 MODEL = "smollm2-135m"
 TOKENS = 8
@@ -72,7 +74,9 @@ def cases() -> Iterator[tuple[str, str]]:
         except EngineEnvironmentError:
             continue
         for recipe in catalog.built_in_recipes():
-            if (recipe.at_load is None or recipe.at_load.engine == name) and not is_for_gpus(recipe):
+            if (recipe.at_load is None or recipe.at_load.engine == name) and not is_for_gpus(
+                recipe
+            ):
                 yield recipe.name, name
 
 
@@ -97,13 +101,19 @@ def test_the_table_says_what_the_engine_does(
 ) -> None:
     recipe = catalog.find_recipe(recipe_name)
     row = look_up_compatibility(recipe.form, engine_name, Workplace().device, recipe.at_load)
-    assert row is not None, f"the table has no row for {recipe.form} on {engine_name} ({Workplace().device})"
+    assert row is not None, (
+        f"the table has no row for {recipe.form} on {engine_name} ({Workplace().device})"
+    )
     variant = made(recipe)
     dtype = next((one.dtype for one in row.on(Workplace().level) if one.dtype), None)
     found = try_it(variant, engine_name, question, tmp_path / "engine.log", dtype)
-    print(f"{recipe_name} on {engine_name}: {found.outcome} {found.cause}{found.answer!r} {found.kernels}")
+    print(
+        f"{recipe_name} on {engine_name}: {found.outcome} {found.cause}{found.answer!r} {found.kernels}"
+    )
     if row.refuse:
-        assert found.outcome is not Outcome.OK, f"it runs with {found.kernels}; is that still not worth a try?"
+        assert found.outcome is not Outcome.OK, (
+            f"it runs with {found.kernels}; is that still not worth a try?"
+        )
     elif row.verdict is Support.DOES_NOT_RUN:
         assert found.outcome is Outcome.UNSUPPORTED, found.cause
     else:
@@ -115,14 +125,18 @@ def test_the_table_says_what_the_engine_does(
             assert any("Int8Tensor" in kernel for kernel in found.kernels)
             assert found.loaded_bytes is not None
             assert variant.weight_bytes is not None
-            assert found.loaded_bytes < 0.65 * variant.weight_bytes  # 163 of 269 MB: the embedding stays as it is
+            assert (
+                found.loaded_bytes < 0.65 * variant.weight_bytes
+            )  # 163 of 269 MB: the embedding stays as it is
 
 
 def should_know_the_answer(recipe: Recipe) -> bool:
     """Eight bits are enough for that; four bits, or half of the weights, may not be."""
     if recipe.backend is Backend.GGUF:
         return "q8" in recipe.name
-    return not recipe.form.endswith("/sparse") and (recipe.scheme is None or recipe.scheme.weight_bits == 8)
+    return not recipe.form.endswith("/sparse") and (
+        recipe.scheme is None or recipe.scheme.weight_bits == 8
+    )
 
 
 def made(recipe: Recipe) -> Variant:
@@ -143,7 +157,11 @@ def made(recipe: Recipe) -> Variant:
 
 
 def try_it(
-    variant: Variant, engine_name: str, question: list[int], log_file: Path, dtype: str | None = None
+    variant: Variant,
+    engine_name: str,
+    question: list[int],
+    log_file: Path,
+    dtype: str | None = None,
 ) -> Reality:
     engine = registry.engine(engine_name)
     launch = Launch(
@@ -151,10 +169,16 @@ def try_it(
             name=engine_name,
             engine=engine_name,
             args=ARGUMENTS.get(engine_name, {}),
-            env={name: os.environ[name] for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT") if name in os.environ},
+            env={
+                name: os.environ[name]
+                for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT")
+                if name in os.environ
+            },
         ),
         variant=variant,
-        python=environment_python(engine.environment, default_home()) if engine.environment else None,
+        python=environment_python(engine.environment, default_home())
+        if engine.environment
+        else None,
         log_file=log_file,
         loads=(Load(1, len(question) + TOKENS),),
         seed=0,
@@ -192,7 +216,9 @@ def ask(endpoint: Endpoint, question: list[int]) -> tuple[str, tuple[int, int]]:
     response = connection.getresponse()
     content = response.read().decode()
     assert response.status == http.HTTPStatus.OK, content
-    lines = [line.removeprefix("data: ") for line in content.splitlines() if line.startswith("data: {")]
+    lines = [
+        line.removeprefix("data: ") for line in content.splitlines() if line.startswith("data: {")
+    ]
     events = [json.loads(line) for line in lines]
     text = "".join(choice["text"] for event in events for choice in event["choices"])
     usage = next(event["usage"] for event in reversed(events) if event.get("usage"))

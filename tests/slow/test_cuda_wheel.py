@@ -62,7 +62,9 @@ DEVICES = (
     Device("NVIDIA B200", Capability(10, 0), 183_359),
     Device("NVIDIA GeForce RTX 5090", Capability(12, 0), 32_607),
 )
-BY_CAPABILITY = pytest.mark.parametrize("device", DEVICES, ids=lambda device: str(device.capability))
+BY_CAPABILITY = pytest.mark.parametrize(
+    "device", DEVICES, ids=lambda device: str(device.capability)
+)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(python: Path, stand_in: Path, device: Device, answer: Path, *arguments: str) -> Mapping[str, Any]:
+def ask(
+    python: Path, stand_in: Path, device: Device, answer: Path, *arguments: str
+) -> Mapping[str, Any]:
     """In a process of its own for each device: vLLM asks for it once."""
     variables = tool_child_variables(
         {
@@ -109,7 +113,9 @@ def ask(python: Path, stand_in: Path, device: Device, answer: Path, *arguments: 
     )
     mode, *rest = arguments
     command = [str(python), "-I", str(HERE / "ask_wheel.py"), mode, rest[0], str(answer), *rest[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_LIMIT_S, check=False, env=variables)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=ASK_LIMIT_S, check=False, env=variables
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     found: Mapping[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     return found
@@ -121,7 +127,9 @@ def test_the_wheel_chooses_what_the_data_says(
 ) -> None:
     found = ask(python, stand_in, device, tmp_path / "kernels.json", "kernels", str(model))
     assert list(found["by_capability"]) == [str(device.capability)]
-    assert found["has_flashinfer"], "ninja or nvcc of the environment was not found; other kernels would be chosen"
+    assert found["has_flashinfer"], (
+        "ninja or nvcc of the environment was not found; other kernels would be chosen"
+    )
     asked = [*questions(found)]
     wrong = [one for one in map(disagreement, asked) if one is not None]
     print(f"{device.name}: {len(asked)} rows checked, {len(wrong)} wrong")
@@ -138,10 +146,26 @@ def test_the_wheel_accepts_our_command_line(
     variant = asked.variant.model_copy(update={"path": model})
     words = command_line(replace(asked, variant=variant, capability=device.capability), 8123)
     options = words[words.index("vllm.entrypoints.openai.api_server") + 1 :]
-    found = ask(python, stand_in, device, tmp_path / "command.json", "command", str(model), json.dumps(options))
-    assert found["dtype"] == ("torch.float16" if device.capability < Capability(8, 0) else "torch.bfloat16")
-    assert (found["max_model_len"], found["max_num_seqs"], found["prefix_caching"]) == (2096, 64, False)
-    assert found["kv_cache_memory_bytes"] == 8 * 2**30 or found["kv_cache_memory_bytes"] == 8 * 10**9
+    found = ask(
+        python,
+        stand_in,
+        device,
+        tmp_path / "command.json",
+        "command",
+        str(model),
+        json.dumps(options),
+    )
+    assert found["dtype"] == (
+        "torch.float16" if device.capability < Capability(8, 0) else "torch.bfloat16"
+    )
+    assert (found["max_model_len"], found["max_num_seqs"], found["prefix_caching"]) == (
+        2096,
+        64,
+        False,
+    )
+    assert (
+        found["kv_cache_memory_bytes"] == 8 * 2**30 or found["kv_cache_memory_bytes"] == 8 * 10**9
+    )
 
 
 def test_the_stand_in_is_what_bitbench_sees_too(stand_in: Path) -> None:
@@ -151,6 +175,14 @@ def test_the_stand_in_is_what_bitbench_sees_too(stand_in: Path) -> None:
         "found = survey_nvml({'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, lambda: '0'); "
         "one, = found.accelerators; print(one.name, found.capability, one.driver, one.power_limit_w, one.uuid)"
     )
-    variables = dict(os.environ) | {"LD_LIBRARY_PATH": str(stand_in), "FAKE_GPU": DEVICES[3].variable}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=variables)
-    assert done.stdout.strip() == "NVIDIA L4 8.9 580.95.05 None GPU-00000000-0000-0000-0000-000000000001", done.stderr
+    variables = dict(os.environ) | {
+        "LD_LIBRARY_PATH": str(stand_in),
+        "FAKE_GPU": DEVICES[3].variable,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=variables
+    )
+    assert (
+        done.stdout.strip()
+        == "NVIDIA L4 8.9 580.95.05 None GPU-00000000-0000-0000-0000-000000000001"
+    ), done.stderr

@@ -24,7 +24,11 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300
 # What a tool calls output throughput, its limits, and a percentile with an open interval.
 NAMES = {
-    "prometheus": ("bitbench_output_throughput_tokens_per_second", "bitbench_ttft_p99_seconds", "bitbench_peak_bytes"),
+    "prometheus": (
+        "bitbench_output_throughput_tokens_per_second",
+        "bitbench_ttft_p99_seconds",
+        "bitbench_peak_bytes",
+    ),
     "otel": ("bitbench.output_throughput", "bitbench.ttft_p99", "bitbench.peak_bytes"),
     "mlflow": ("output_throughput", "ttft_p99", "peak_bytes"),
     "wandb": ("output_throughput", "ttft_p99", "peak_bytes"),
@@ -68,7 +72,9 @@ def wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
     raise AssertionError(f"{url} did not answer")
 
 
-def sent(python: Path, target: str, folder: Path, url: str = "") -> tuple[dict[str, dict[str, float]], str]:
+def sent(
+    python: Path, target: str, folder: Path, url: str = ""
+) -> tuple[dict[str, dict[str, float]], str]:
     (folder / "study").write_bytes(pickle.dumps(exported_study()))
     child = subprocess.run(
         [python, ROOT / "tests" / "slow" / "exports_child.py", target, folder / "study", url],
@@ -98,9 +104,13 @@ def assert_complete(target: str, found: dict[str, dict[str, float]], fact: str) 
 
 
 @pytest.mark.parametrize("target", ["prometheus", "otel", "wandb"])
-def test_a_tool_has_every_figure_with_its_interval(target: str, python: Path, tmp_path: Path) -> None:
+def test_a_tool_has_every_figure_with_its_interval(
+    target: str, python: Path, tmp_path: Path
+) -> None:
     assert_complete(target, *sent(python, target, tmp_path))
 
 
-def test_mlflow_has_every_figure_with_its_interval(python: Path, tmp_path: Path, mlflow_server: str) -> None:
+def test_mlflow_has_every_figure_with_its_interval(
+    python: Path, tmp_path: Path, mlflow_server: str
+) -> None:
     assert_complete("mlflow", *sent(python, "mlflow", tmp_path, mlflow_server))

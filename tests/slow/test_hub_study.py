@@ -19,7 +19,11 @@ from tests.support.hub_server import Repository, hub_server
 
 pytestmark = pytest.mark.timeout(1800)
 
-COMMITS = {"acme/Small-135M": "a" * 40, "other/Small-135M-W8A8": "b" * 40, "other/Small-135M-GGUF": "c" * 40}
+COMMITS = {
+    "acme/Small-135M": "a" * 40,
+    "other/Small-135M-W8A8": "b" * 40,
+    "other/Small-135M-GGUF": "c" * 40,
+}
 STUDY = """
 name: hub
 models: [acme/Small-135M]
@@ -38,7 +42,9 @@ quality: {windows: 8, window_tokens: 64, answer_tokens: 8}
 
 def bitbench(*words: str, cwd: Path, **env: str) -> str:
     command = [sys.executable, "-m", "bitbench", *words]
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -51,7 +57,10 @@ def test_a_study_with_a_hub_id_and_the_checkpoints_of_others(tmp_path: Path) -> 
     home, recipes = default_home(), ("w8a8-rtn", "gguf-q8_0")
     for recipe in recipes:
         bitbench("quantize", "smollm2-135m", "--recipe", recipe, cwd=tmp_path)
-    made = {recipe: next((home / "variants").glob(f"smollm2-135m--{recipe}--*/checkpoint")) for recipe in recipes}
+    made = {
+        recipe: next((home / "variants").glob(f"smollm2-135m--{recipe}--*/checkpoint"))
+        for recipe in recipes
+    }
     (gguf,) = made["gguf-q8_0"].glob("*.gguf")
     content = {
         "acme/Small-135M": files_of(home / "models" / "smollm2-135m"),
@@ -70,7 +79,11 @@ def test_a_study_with_a_hub_id_and_the_checkpoints_of_others(tmp_path: Path) -> 
         (tmp_path / "study.yaml").write_text(STUDY)
         bitbench("run", "study.yaml", "--into", "out", cwd=tmp_path, **env)
     folder = StudyFolder.existing(tmp_path / "out")
-    outcomes = {trial.point.config.name: trial.outcome for trial in folder.trials() if trial.kind == "measured"}
+    outcomes = {
+        trial.point.config.name: trial.outcome
+        for trial in folder.trials()
+        if trial.kind == "measured"
+    }
     assert outcomes == {
         "Small-135M/bf16 @ vllm": Outcome.OK,
         "Small-135M/w8a8 @ vllm": Outcome.OK,

@@ -29,14 +29,23 @@ print(json.dumps({
 
 
 def test_ten_million_request_rows(tmp_path: Path) -> None:
-    folder = big_study(tmp_path / "big", configs=POINTS[0], workloads=POINTS[1], trials=TRIALS, rows_per_trial=ROWS)
+    folder = big_study(
+        tmp_path / "big", configs=POINTS[0], workloads=POINTS[1], trials=TRIALS, rows_per_trial=ROWS
+    )
     assert sum(trial.requests for trial in folder.trials()) == 10_000_000
     home = default_home()
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(folder.path), str(home)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", MEASURE, str(folder.path), str(home)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     measured = json.loads(done.stdout)
     print(measured)
     assert measured["peak_bytes"] < MOST_BYTES
-    assert measured["cpu_s"] < LONGEST_S  # what else runs here does not count; undisturbed it takes no longer than this
-    assert measured["events"] == TRIALS * ROWS  # the requests of a point, all of them in its percentiles
+    assert (
+        measured["cpu_s"] < LONGEST_S
+    )  # what else runs here does not count; undisturbed it takes no longer than this
+    assert (
+        measured["events"] == TRIALS * ROWS
+    )  # the requests of a point, all of them in its percentiles

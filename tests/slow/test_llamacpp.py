@@ -74,7 +74,9 @@ quality: {windows: 16, window_tokens: 256, answer_tokens: 0}
 
 
 def bitbench(*arguments: str, cwd: Path | None = None) -> None:
-    subprocess.run([sys.executable, "-m", "bitbench", *arguments], cwd=cwd, check=True, timeout=1500)
+    subprocess.run(
+        [sys.executable, "-m", "bitbench", *arguments], cwd=cwd, check=True, timeout=1500
+    )
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +89,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 def test_a_study_runs_gguf_recipes_to_the_end(study: StudyFolder) -> None:
     trials = [trial for trial in study.trials() if trial.kind == "measured"]
-    ran = {(trial.point.config.variant, trial.point.workload) for trial in trials if trial.outcome is Outcome.OK}
+    ran = {
+        (trial.point.config.variant, trial.point.workload)
+        for trial in trials
+        if trial.outcome is Outcome.OK
+    }
     assert ran == {
-        (f"smollm2-135m/gguf-{name}", workload) for name in ("bf16", "q8_0", "q4_0") for workload in ("one", "eight")
+        (f"smollm2-135m/gguf-{name}", workload)
+        for name in ("bf16", "q8_0", "q4_0")
+        for workload in ("one", "eight")
     }
     report = (study.report / "report.md").read_text(encoding="utf-8")
     assert "add the recipe gguf-bf16" in report  # the checkpoint as it is, refused
@@ -111,14 +119,22 @@ class Served:
     def ask(self, path: str, body: Mapping[str, object]) -> Any:
         parts = urlsplit(self.endpoint.url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-        headers = {"Authorization": f"Bearer {self.endpoint.api_key}", "Content-Type": "application/json"}
+        headers = {
+            "Authorization": f"Bearer {self.endpoint.api_key}",
+            "Content-Type": "application/json",
+        }
         connection.request("POST", path, json.dumps(body), headers)
         response = connection.getresponse()
         assert response.status == http.HTTPStatus.OK
         return json.loads(response.read())
 
     def complete(self, prompt: list[int], tokens: int, **more: object) -> Any:
-        body = {"model": self.endpoint.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+        body = {
+            "model": self.endpoint.model,
+            "prompt": prompt,
+            "max_tokens": tokens,
+            "temperature": 0,
+        }
         return self.ask("/v1/completions", {**body, **self.endpoint.extra_body, **more})
 
 
@@ -167,7 +183,12 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     words = word_token_ids(VariantStore(default_home(), Path()).model_folder(served.variant.model))
     assert words
     workload = Workload(
-        name="streams", concurrency=3, input_tokens=128, output_tokens=64, arrival=Arrival.CLOSED_LOOP, requests=6
+        name="streams",
+        concurrency=3,
+        input_tokens=128,
+        output_tokens=64,
+        arrival=Arrival.CLOSED_LOOP,
+        requests=6,
     )
     with LoadWorkers() as load:
         result = load.run(
@@ -182,7 +203,9 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
         )
     rows = result.requests.to_pylist()
     assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(128, 64)] * 6
-    assert all(32 < len(row["chunk_s"]) <= 64 for row in rows)  # a token that is part of a character has no chunk
+    assert all(
+        32 < len(row["chunk_s"]) <= 64 for row in rows
+    )  # a token that is part of a character has no chunk
     failure = load_verdict(result.sums, workload, result.health)
     assert failure is None or failure.outcome == "client_bound"  # on a busy machine
 
@@ -190,7 +213,10 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
 def test_a_prompt_that_was_seen_is_computed_again(served: Served) -> None:
     prompt = list(range(1000, 1100))
     answers = [served.complete(prompt, 8) for _ in range(2)]
-    assert [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers] == [0, 0]
+    assert [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers] == [
+        0,
+        0,
+    ]
     assert answers[0]["choices"][0]["text"] == answers[1]["choices"][0]["text"]
 
 
@@ -238,7 +264,9 @@ def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
     folder = StudyFolder.existing(tmp_path / "out")
     (found,) = StudyReport(folder, default_home()).summary.quality
     assert found.tokens == 16 * 255
-    assert found.estimates["perplexity"].value == pytest.approx(math.exp(-plain_logprobs(folder).mean()), rel=AGREES)
+    assert found.estimates["perplexity"].value == pytest.approx(
+        math.exp(-plain_logprobs(folder).mean()), rel=AGREES
+    )
 
 
 def test_the_manifest_says_what_is_stored(variant: Variant) -> None:

@@ -34,7 +34,9 @@ SCHEDULE = {"ttft": TTFT_S, "tpot": TPOT_S}
 
 
 def job(endpoint: Endpoint, **shape: object) -> LoadJob:
-    workload = Workload.model_validate({"name": "w", "input_tokens": 16, "output_tokens": 2, **shape})
+    workload = Workload.model_validate(
+        {"name": "w", "input_tokens": 16, "output_tokens": 2, **shape}
+    )
     return LoadJob(endpoint, workload, Vocabulary(1_000), (1,), 120.0, 60.0)
 
 
@@ -50,7 +52,11 @@ def server_lateness_s(endpoint: Endpoint) -> float:
 
 
 def server_processes() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children(recursive=True) if "null_server" in " ".join(child.cmdline())]
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "null_server" in " ".join(child.cmdline())
+    ]
 
 
 def test_an_open_loop_sends_on_time(tmp_path: Path) -> None:
@@ -58,11 +64,15 @@ def test_an_open_loop_sends_on_time(tmp_path: Path) -> None:
     lateness = []
     with running({"ttft": "20ms", "tpot": "5ms"}, tmp_path) as endpoint, LoadWorkers() as client:
         for _ in range(4):
-            result = client.run(job(endpoint, arrival={"kind": "poisson", "rate": 500.0}, duration=3.0))
+            result = client.run(
+                job(endpoint, arrival={"kind": "poisson", "rate": 500.0}, duration=3.0)
+            )
             assert set(result.requests["status"].to_pylist()) == {"ok"}
             late = times(result.requests, "sent_s") - times(result.requests, "planned_s")
             assert late.min() >= 0
-            assert result.health.send_lateness_p99_s == pytest.approx(np.quantile(late, 0.99), abs=1e-6)
+            assert result.health.send_lateness_p99_s == pytest.approx(
+                np.quantile(late, 0.99), abs=1e-6
+            )
             lateness.append(float(np.quantile(late, 0.99)))
             if lateness[-1] < 0.001:
                 break
@@ -120,31 +130,51 @@ def busy_core(core: int, processes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("streams", [1, 64, 256])
-def test_a_client_on_a_crowded_core_says_the_truth_or_that_it_cannot(tmp_path: Path, streams: int) -> None:
+def test_a_client_on_a_crowded_core_says_the_truth_or_that_it_cannot(
+    tmp_path: Path, streams: int
+) -> None:
     core = max(os.sched_getaffinity(0))
-    workload = {"concurrency": streams, "output_tokens": 40, "requests": 2 * streams, "arrival": "closed_loop"}
+    workload = {
+        "concurrency": streams,
+        "output_tokens": 40,
+        "requests": 2 * streams,
+        "arrival": "closed_loop",
+    }
     with running(SCHEDULE, tmp_path) as endpoint, LoadWorkers() as client, busy_core(core, 3):
         os.sched_setaffinity(client.pids[0], {core})
         server_lateness_s(endpoint)
         result = client.run(job(endpoint, **workload))
         server_late_s = server_lateness_s(endpoint)
     assert set(result.requests["status"].to_pylist()) == {"ok"}
-    assert_true_or_client_bound(result.requests, job(endpoint, **workload).workload, result.health, server_late_s)
+    assert_true_or_client_bound(
+        result.requests, job(endpoint, **workload).workload, result.health, server_late_s
+    )
 
 
 @pytest.mark.parametrize("streams", [16, 256])
-def test_two_workers_beside_the_server_say_the_truth_or_that_they_cannot(tmp_path: Path, streams: int) -> None:
-    workload = {"concurrency": streams, "output_tokens": 40, "requests": 2 * streams, "arrival": "closed_loop"}
+def test_two_workers_beside_the_server_say_the_truth_or_that_they_cannot(
+    tmp_path: Path, streams: int
+) -> None:
+    workload = {
+        "concurrency": streams,
+        "output_tokens": 40,
+        "requests": 2 * streams,
+        "arrival": "closed_loop",
+    }
     with running(SCHEDULE, tmp_path) as endpoint, LoadWorkers(2) as client:
         server_lateness_s(endpoint)
         result = client.run(job(endpoint, **workload))
         server_late_s = server_lateness_s(endpoint)
     assert result.requests["status"].to_pylist() == ["ok"] * 2 * streams
     assert len(result.health.workers) == 2
-    assert_true_or_client_bound(result.requests, job(endpoint, **workload).workload, result.health, server_late_s)
+    assert_true_or_client_bound(
+        result.requests, job(endpoint, **workload).workload, result.health, server_late_s
+    )
 
 
-@pytest.mark.parametrize(("stopped_s", "running_s"), [(0.005, 0.020), (0.030, 0.030), (0.100, 0.050)])
+@pytest.mark.parametrize(
+    ("stopped_s", "running_s"), [(0.005, 0.020), (0.030, 0.030), (0.100, 0.050)]
+)
 def test_a_client_that_is_stopped_again_and_again_says_the_truth_or_that_it_cannot(
     tmp_path: Path, stopped_s: float, running_s: float
 ) -> None:
@@ -171,7 +201,9 @@ def test_a_client_that_is_stopped_again_and_again_says_the_truth_or_that_it_cann
         pulsing.join()
         server_late_s = server_lateness_s(endpoint)
     workload_asked = job(endpoint, **workload).workload
-    bound = assert_true_or_client_bound(result.requests, workload_asked, result.health, server_late_s)
+    bound = assert_true_or_client_bound(
+        result.requests, workload_asked, result.health, server_late_s
+    )
     assert bound or stopped_s < 0.03
 
 
@@ -200,7 +232,9 @@ def high_water_mark_bytes(pid: int) -> int:
 
 def test_merged_percentiles_of_four_processes_are_those_of_all_rows(tmp_path: Path) -> None:
     with running({"ttft": "100ms", "tpot": "20ms"}, tmp_path) as endpoint, LoadWorkers(4) as client:
-        asked = job(endpoint, concurrency=4_096, output_tokens=20, requests=20_480, arrival="closed_loop")
+        asked = job(
+            endpoint, concurrency=4_096, output_tokens=20, requests=20_480, arrival="closed_loop"
+        )
         result = client.run(asked)
     rows = RequestRows(result.requests)
     assert result.sums.is_sketched

@@ -21,8 +21,14 @@ def test_a_hundred_million_request_rows(tmp_path: Path) -> None:
     print(f"{requests:,} rows: {took_s:.0f} s, {peak_bytes / 1e6:.0f} MB at most")
     assert requests == CONFIGS * TRIALS * ROWS_PER_TRIAL == 100_000_000
     assert peak_bytes < MOST_BYTES
-    first = next(trial for trial in folder.trials() if trial.point.config.engine == found[0]["engine"])
-    rows = pq.read_table(folder.requests / f"{first.id}.parquet", columns=["planned_s", "first_token_s"])
-    ttft = rows["first_token_s"].to_numpy() - rows["planned_s"].to_numpy()  # those of each trial of this config
+    first = next(
+        trial for trial in folder.trials() if trial.point.config.engine == found[0]["engine"]
+    )
+    rows = pq.read_table(
+        folder.requests / f"{first.id}.parquet", columns=["planned_s", "first_token_s"]
+    )
+    ttft = (
+        rows["first_token_s"].to_numpy() - rows["planned_s"].to_numpy()
+    )  # those of each trial of this config
     for column, percent in (("ttft_p50_s", 50), ("ttft_p99_s", 99)):
         assert found[0][column] == pytest.approx(np.percentile(ttft, percent), rel=NEAR)

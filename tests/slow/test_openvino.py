@@ -64,12 +64,18 @@ def recipe(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def instance(python: Path, recipe: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+def instance(
+    python: Path, recipe: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Instance]:
     setup = EngineSetup(
-        name="openvino", engine="openvino", args={"dtype": "float32", "kv_cache_precision": "f32", "threads": 1}
+        name="openvino",
+        engine="openvino",
+        args={"dtype": "float32", "kv_cache_precision": "f32", "threads": 1},
     )
     log_file = tmp_path_factory.mktemp(recipe) / "openvino.log"
-    launch = Launch(setup, made(recipe), python, log_file, loads=(Load(4, WINDOW + ANSWER),), seed=0)
+    launch = Launch(
+        setup, made(recipe), python, log_file, loads=(Load(4, WINDOW + ANSWER),), seed=0
+    )
     running = OpenvinoEngine().start(launch)
     yield running
     running.stop()
@@ -101,10 +107,22 @@ def test_streams_are_exact_and_computed_together(endpoint: Endpoint) -> None:
     lengths, answers = (5, 9, 13, 17), {}
 
     def ask(length: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", urlsplit(endpoint.url).port, timeout=300)
-        wanted = {"prompt": window(length), "max_tokens": length, "stream": True, "model": endpoint.model}
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", urlsplit(endpoint.url).port, timeout=300
+        )
+        wanted = {
+            "prompt": window(length),
+            "max_tokens": length,
+            "stream": True,
+            "model": endpoint.model,
+        }
         body = {**wanted, "stream_options": {"include_usage": True}, **endpoint.extra_body}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Authorization": f"Bearer {endpoint.api_key}"})
+        connection.request(
+            "POST",
+            "/v1/completions",
+            json.dumps(body),
+            {"Authorization": f"Bearer {endpoint.api_key}"},
+        )
         answers[length] = events(connection.getresponse().read())
 
     threads = [threading.Thread(target=ask, args=(length,)) for length in lengths]
@@ -116,7 +134,10 @@ def test_streams_are_exact_and_computed_together(endpoint: Endpoint) -> None:
         *tokens, finish, usage = answers[length]
         assert [len(event["choices"][0]["token_ids"]) for event in tokens] == [1] * length
         assert finish["choices"][0]["finish_reason"] == "length"
-        assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (length, length)
+        assert (usage["usage"]["prompt_tokens"], usage["usage"]["completion_tokens"]) == (
+            length,
+            length,
+        )
 
 
 def test_it_says_what_computes(instance: Instance, endpoint: Endpoint) -> None:

@@ -79,7 +79,9 @@ def record(study: StudyFolder, recipe: str) -> QualityRecord:
 
 def quality(study: StudyFolder, recipe: str) -> ConfigQuality:
     return next(
-        one for one in StudyReport(study, default_home()).summary.quality if one.config.variant == f"{MODEL}/{recipe}"
+        one
+        for one in StudyReport(study, default_home()).summary.quality
+        if one.config.variant == f"{MODEL}/{recipe}"
     )
 
 
@@ -98,9 +100,13 @@ def test_log_probabilities_are_those_of_a_plain_computation(study: StudyFolder) 
     plain = plain_logprobs(study)
     found = study.scores_of(record(study, "gguf-bf16"))["logprob"].to_numpy()
     assert len(found) == WINDOWS * (TOKENS - 1)
-    assert np.sqrt(np.mean((found - plain) ** 2)) < 0.03  # nats; 0.016 was measured, and 0.05 for transformers in bf16
+    assert (
+        np.sqrt(np.mean((found - plain) ** 2)) < 0.03
+    )  # nats; 0.016 was measured, and 0.05 for transformers in bf16
     perplexity = quality(study, "gguf-bf16").estimates["perplexity"].value
-    assert perplexity == pytest.approx(math.exp(-plain.mean()), rel=0.004)  # 252 tokens of the above: four errors
+    assert perplexity == pytest.approx(
+        math.exp(-plain.mean()), rel=0.004
+    )  # 252 tokens of the above: four errors
 
 
 def test_another_start_gives_the_same_numbers_whatever_ran_before(
@@ -134,5 +140,11 @@ def test_four_bits_are_compared_with_the_unquantized_file(study: StudyFolder) ->
     assert four.equal_answers is not None
     report = (study.report / "report.md").read_text(encoding="utf-8")
     section = report.partition("## Quality")[2].partition("\n## ")[0]
-    for word in ("Output, short (tok/s)", "Weights (MiB)", "Perplexity", "gguf-q4_0", "Answers side by side"):
+    for word in (
+        "Output, short (tok/s)",
+        "Weights (MiB)",
+        "Perplexity",
+        "gguf-q4_0",
+        "Answers side by side",
+    ):
         assert word in section

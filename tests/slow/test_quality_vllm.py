@@ -18,8 +18,24 @@ from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverge
 
 
 def measured(engine: str, place: Path) -> StudyFolder:
-    command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn,w4a16-rtn"]
-    command += ["--engine", engine, "--windows", str(WINDOWS), "--window-tokens", "128", "--no-answers"]
+    command = [
+        sys.executable,
+        "-m",
+        "bitbench",
+        "quality",
+        MODEL,
+        "--recipes",
+        "w8a8-rtn,w4a16-rtn",
+    ]
+    command += [
+        "--engine",
+        engine,
+        "--windows",
+        str(WINDOWS),
+        "--window-tokens",
+        "128",
+        "--no-answers",
+    ]
     subprocess.run([*command, "--into", "out"], cwd=place, check=True, timeout=1500)
     return StudyFolder.existing(place / "out")
 

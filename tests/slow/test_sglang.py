@@ -47,7 +47,9 @@ def python() -> Path:
 
 def start(python: Path, variant: Variant, log_file: Path, **args: str) -> Instance:
     setup = EngineSetup(name="sglang", engine="sglang", args=dict(args), env=dict(ENV))
-    return SglangEngine().start(Launch(setup, variant, python, log_file, loads=(Load(2, WINDOW + ANSWER + 1),), seed=0))
+    return SglangEngine().start(
+        Launch(setup, variant, python, log_file, loads=(Load(2, WINDOW + ANSWER + 1),), seed=0)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +115,9 @@ def test_an_instance_that_rested_goes_on(instance: Instance, asker: Asker) -> No
     assert_goes_on_after_a_rest(instance, asker)
 
 
-def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(python: Path, tmp_path: Path) -> None:
+def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(
+    python: Path, tmp_path: Path
+) -> None:
     """Whatever its weights are: SGLang asks for a GPU when it reads the configuration."""
     home = default_home()
     model = tmp_path / "w8a8"
@@ -122,12 +126,31 @@ def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(python: Path, tm
         (model / file.name).symlink_to(file)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").unlink()
-    numbers = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel", "dynamic": False}
+    numbers = {
+        "num_bits": 8,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "channel",
+        "dynamic": False,
+    }
     activations = {**numbers, "strategy": "token", "dynamic": True}
-    group = {"targets": ["Linear"], "weights": numbers, "input_activations": activations, "format": "int-quantized"}
-    stored = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": group}}
-    (model / "config.json").write_text(json.dumps(config | {"quantization_config": stored | {"ignore": ["lm_head"]}}))
-    instance = start(python, Variant(name="m/w8a8", model="m", recipe="w8a8", path=model), tmp_path / "log")
+    group = {
+        "targets": ["Linear"],
+        "weights": numbers,
+        "input_activations": activations,
+        "format": "int-quantized",
+    }
+    stored = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": group},
+    }
+    (model / "config.json").write_text(
+        json.dumps(config | {"quantization_config": stored | {"ignore": ["lm_head"]}})
+    )
+    instance = start(
+        python, Variant(name="m/w8a8", model="m", recipe="w8a8", path=model), tmp_path / "log"
+    )
     try:
         with pytest.raises(InstanceFailed) as failed:
             instance.wait_ready(START_S)

@@ -40,12 +40,25 @@ def write_study(place: Path) -> None:
 
 
 def test_a_real_run_with_one_trap_at_every_path(tmp_path: Path) -> None:
-    command = Command("run", write_study, lambda place: real(place, "run", "s.yaml", "--into", "study"))
+    command = Command(
+        "run", write_study, lambda place: real(place, "run", "s.yaml", "--into", "study")
+    )
     one_trap_each(command, tmp_path)
 
 
 def test_a_real_load_with_one_trap_at_every_path(tmp_path: Path) -> None:
-    options = ["--concurrency", "1", "--requests", "4", "--trials", "1", "--output-tokens", "8", "--into", "study"]
+    options = [
+        "--concurrency",
+        "1",
+        "--requests",
+        "4",
+        "--trials",
+        "1",
+        "--output-tokens",
+        "8",
+        "--into",
+        "study",
+    ]
     with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint:
 
         def load(place: Path) -> None:

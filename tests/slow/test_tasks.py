@@ -50,7 +50,17 @@ def measured(place: Path, engine: str, recipe: str) -> StudyFolder:
         pytest.skip(str(error))
     (place / "written.yaml").write_text(WRITTEN)
     (place / "written.jsonl").write_text('{"next": " five"}\n' * 3)
-    command = [sys.executable, "-m", "bitbench", "quality", "smollm2-135m", "--recipes", recipe, "--engine", engine]
+    command = [
+        sys.executable,
+        "-m",
+        "bitbench",
+        "quality",
+        "smollm2-135m",
+        "--recipes",
+        recipe,
+        "--engine",
+        engine,
+    ]
     command += ["--windows", "2", "--window-tokens", "32", "--no-answers", "--into", "out"]
     command += ["--tasks", f"{TASKS / 'capitals.yaml'},written.yaml,no_such_task"]
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -78,7 +88,9 @@ def test_a_task_that_fails_leaves_the_others_alone(folder: StudyFolder) -> None:
     assert "capitals" in (folder.report / "report.md").read_text(encoding="utf-8")
 
 
-def test_llama_cpp_runs_tasks_that_write_and_refuses_those_that_compare_likelihoods(on_llamacpp: StudyFolder) -> None:
+def test_llama_cpp_runs_tasks_that_write_and_refuses_those_that_compare_likelihoods(
+    on_llamacpp: StudyFolder,
+) -> None:
     (record,) = on_llamacpp.quality_records()
     assert {one.task for one in record.tasks} == {"written"}
     causes = {Path(failure.task).name: failure.cause for failure in record.task_failures}

@@ -6,7 +6,9 @@ from tests.many_rows import ask
 from tests.thousand_studies import SUM, TRIALS_EACH, write_studies
 
 MOST_BYTES = 200e6
-MOST_S = 5.0  # 3.7 at level avx512 and 2.5 GHz, of which the files of 1,000 studies take 1.9 to open
+MOST_S = (
+    5.0  # 3.7 at level avx512 and 2.5 GHz, of which the files of 1,000 studies take 1.9 to open
+)
 
 
 def test_a_thousand_studies(tmp_path: Path) -> None:

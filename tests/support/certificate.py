@@ -24,7 +24,16 @@ def make_certificate(folder: Path) -> Certificate:
     if openssl is None:
         pytest.skip("needs the openssl program to make a certificate")
     made = Certificate(folder / "certificate.pem", folder / "key.pem")
-    kind = ("-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    kind = (
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    )
     names = ("-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1")
     places = ("-out", str(made.file), "-keyout", str(made.key_file))
     subprocess.run([openssl, "req", *kind, *names, *places], check=True, capture_output=True)

@@ -17,9 +17,14 @@ LOADS = (1, 2, 4, 8, 16)
 STARTS = 3
 
 
-def eight_configs(models: tuple[str, ...] = (MODEL,)) -> tuple[Plan, list[TrialRecord], list[InstanceRecord]]:
+def eight_configs(
+    models: tuple[str, ...] = (MODEL,),
+) -> tuple[Plan, list[TrialRecord], list[InstanceRecord]]:
     """Each further model is twenty times as fast as the one before: nobody would compare them."""
-    workloads = tuple(Workload(name=f"c{load}", concurrency=load, input_tokens=128, output_tokens=64) for load in LOADS)
+    workloads = tuple(
+        Workload(name=f"c{load}", concurrency=load, input_tokens=128, output_tokens=64)
+        for load in LOADS
+    )
     variants = [
         Variant(name=f"{model}/{recipe}", model=model, recipe=recipe, weight_bytes=270 * 2**20)
         for model, recipe in itertools.product(models, RECIPES)
@@ -33,10 +38,19 @@ def eight_configs(models: tuple[str, ...] = (MODEL,)) -> tuple[Plan, list[TrialR
         measure=Measure(starts=Count(min=1, max=STARTS), trials=Count(min=2, max=2)),
         baseline=f"{models[0]}/bf16 @ vllm",
     )
-    configs = [Config(variant=one.name, engine=name) for one, name in itertools.product(variants, SPEEDS)]
-    points = tuple(Point(config=one, workload=load.name) for load, one in itertools.product(workloads, configs))
+    configs = [
+        Config(variant=one.name, engine=name) for one, name in itertools.product(variants, SPEEDS)
+    ]
+    points = tuple(
+        Point(config=one, workload=load.name) for load, one in itertools.product(workloads, configs)
+    )
     plan = Plan(study=study, variants=tuple(variants), points=points)
-    trials = [_trial(plan, point, block, index) for point in points for block in range(STARTS) for index in range(2)]
+    trials = [
+        _trial(plan, point, block, index)
+        for point in points
+        for block in range(STARTS)
+        for index in range(2)
+    ]
     instances = [_instance(config, block) for config in configs for block in range(STARTS)]
     return plan, trials, instances
 

@@ -36,7 +36,9 @@ class FakeGpu:
 class FakeNvml:
     """Takes the place of the driver's library from its making on."""
 
-    def __init__(self, gpus: list[FakeGpu], driver: str = "580.95.05", *, starts: bool = True) -> None:
+    def __init__(
+        self, gpus: list[FakeGpu], driver: str = "580.95.05", *, starts: bool = True
+    ) -> None:
         self.gpus = gpus
         self.is_lost = False
         self._driver = driver

@@ -6,7 +6,14 @@ from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcom
 from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point, Refusal
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
-from tests.support.synthetic import make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import (
+    make_instance,
+    make_lock,
+    make_plan,
+    make_trial,
+    speed_metrics,
+    summarize,
+)
 
 HOSTILE = {
     "script": "<script>window.hacked=1</script>",
@@ -35,20 +42,32 @@ def hostile_study(
 ) -> tuple[StudySummary, list[TrialRecord], list[InstanceRecord], Lock]:
     """Two configs with results, one that failed, one refused; workloads under load and of two lengths."""
     workloads = [
-        Workload(name=f"w{concurrency}-{length}", concurrency=concurrency, input_tokens=length, output_tokens=8)
+        Workload(
+            name=f"w{concurrency}-{length}",
+            concurrency=concurrency,
+            input_tokens=length,
+            output_tokens=8,
+        )
         for concurrency, length in ((1, 16), (2, 16), (1, 64))
     ]
     plan = make_plan(["a"], workloads, description=name)
     configs = [Config(variant=name, engine="a"), Config(variant=f"m/{name}", engine=name)]
-    points = tuple(Point(config=one, workload=workload.name) for one in configs for workload in workloads)
+    points = tuple(
+        Point(config=one, workload=workload.name) for one in configs for workload in workloads
+    )
     failed = Point(config=Config(variant=f"{name}2", engine="a"), workload=workloads[0].name)
-    engines = tuple(EngineSetup(name=own, engine=own, args={name: name}, env={name: name}) for own in ("a", name))
+    engines = tuple(
+        EngineSetup(name=own, engine=own, args={name: name}, env={name: name})
+        for own in ("a", name)
+    )
     plan = Plan(
         study=plan.study.model_copy(update={"engines": engines}),
         variants=(),
         points=(*points, failed),
         refusals=(Refusal(point=failed, reason=name),),
-        imported_from=ImportSource(tool=name, files=(ImportedFile(name=name, sha256="ab" * 32),), notes=(name,)),
+        imported_from=ImportSource(
+            tool=name, files=(ImportedFile(name=name, sha256="ab" * 32),), notes=(name,)
+        ),
     )
     trials = [
         make_trial(
@@ -57,14 +76,20 @@ def hostile_study(
             index,
             id=f"{name}{block}{index}",
             instance_id=name,
-            metrics=speed_metrics(plan.study.workload(point.workload), 100.0 * (1 + number) + block + 10 * index),
+            metrics=speed_metrics(
+                plan.study.workload(point.workload), 100.0 * (1 + number) + block + 10 * index
+            ),
             memory=Memory(peak_bytes=2**30 * (1 + number)),
         )
         for number, point in enumerate(points)
         for block in range(2)
         for index in range(2)
     ]
-    trials.append(make_trial(failed, 0, 1, id=name, outcome=Outcome.CRASHED, cause=name, log_lines=(name, name)))
+    trials.append(
+        make_trial(
+            failed, 0, 1, id=name, outcome=Outcome.CRASHED, cause=name, log_lines=(name, name)
+        )
+    )
     facts = InstanceFacts(engine_version=name, kernels=(name,), command=(name,), notes=(name,))
     instances = [make_instance(one, 0, id=name or "i", facts=facts, cause=name) for one in configs]
     lock = {

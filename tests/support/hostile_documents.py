@@ -15,7 +15,19 @@ from tests.unit.test_hostile_names import Elements, harmless, printable
 
 # Fields whose words are not ours: names from studies, what engines and files say.
 FOREIGN = frozenset(
-    {"variant", "engine", "workload", "study", "baseline", "candidate", "folder", "subject", "before", "after", "file"}
+    {
+        "variant",
+        "engine",
+        "workload",
+        "study",
+        "baseline",
+        "candidate",
+        "folder",
+        "subject",
+        "before",
+        "after",
+        "file",
+    }
     | {
         "ids",
         "kernels",

@@ -29,7 +29,11 @@ TOOLS = {
     "published-grids.rst": Tool.PUBLISHED_TABLE,
     "published-runs.md": Tool.PUBLISHED_TABLE,
 }
-TENSORS = {"model.layers.0.up.weight": ("BF16", (8, 6)), "norm": ("I32", (3,)), "scalar": ("I8", ())}
+TENSORS = {
+    "model.layers.0.up.weight": ("BF16", (8, 6)),
+    "norm": ("I32", (3,)),
+    "scalar": ("I8", ()),
+}
 MOST_SECONDS = 5.0  # of the processor
 
 
@@ -59,18 +63,28 @@ def _honest_safetensors() -> bytes:
         return (Path(folder) / "x").read_bytes()
 
 
-TOKENIZER = {"added_tokens": [{"id": 0, "special": True}, {"id": 9, "special": False}], "model": {"vocab": {"a": 1}}}
-DECODER = {"added_tokens_decoder": {"0": {"content": "<s>", "special": True}, "7": {"special": True}}}
+TOKENIZER = {
+    "added_tokens": [{"id": 0, "special": True}, {"id": 9, "special": False}],
+    "model": {"vocab": {"a": 1}},
+}
+DECODER = {
+    "added_tokens_decoder": {"0": {"content": "<s>", "special": True}, "7": {"special": True}}
+}
 NESTED = {
     "architectures": ["MForCausalLM"],
     "text_config": {**CONFIG, "layer_types": ["full_attention"], "head_dim": 8},
 }
 INPUTS: dict[str, Input] = {
-    **{name: Input((DATA / name).read_bytes(), _importing(tool), name) for name, tool in TOOLS.items()},
+    **{
+        name: Input((DATA / name).read_bytes(), _importing(tool), name)
+        for name, tool in TOOLS.items()
+    },
     "safetensors": Input(_honest_safetensors(), read_safetensors_header),
     "gguf": Input(gguf(("blk.0.up.weight", (64, 32), 2), ("norm", (64,), 0)), read_gguf_tensors),
     "config": Input(json.dumps(NESTED).encode(), _in_a_model, "config.json"),
-    "generation config": Input(b'{"eos_token_id": [1, 2], "bos_token_id": 0}', _in_a_model, "generation_config.json"),
+    "generation config": Input(
+        b'{"eos_token_id": [1, 2], "bos_token_id": 0}', _in_a_model, "generation_config.json"
+    ),
     "tokenizer": Input(json.dumps(TOKENIZER).encode(), _in_a_model, "tokenizer.json"),
     "tokenizer config": Input(json.dumps(DECODER).encode(), _in_a_model, "tokenizer_config.json"),
 }

@@ -11,7 +11,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-LARGE = (".safetensors", ".gguf", ".bin")  # what a hub stores by its sha256; the rest has git's hash
+LARGE = (
+    ".safetensors",
+    ".gguf",
+    ".bin",
+)  # what a hub stores by its sha256; the rest has git's hash
 _API = re.compile(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)")
 _TREE = re.compile(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)")
 _FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
@@ -31,17 +35,27 @@ class HubServer:
     repositories: dict[str, Repository] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
-    break_after: dict[str, int] = field(default_factory=dict)  # file: its next download ends after so many bytes
-    damaged: set[str] = field(default_factory=set)  # files of which other bytes are sent than the hash is of
+    break_after: dict[str, int] = field(
+        default_factory=dict
+    )  # file: its next download ends after so many bytes
+    damaged: set[str] = field(
+        default_factory=set
+    )  # files of which other bytes are sent than the hash is of
     sizes: dict[str, int] = field(default_factory=dict)  # that it claims in its list of files
     gone: set[str] = field(default_factory=set)  # files that it lists, and has not
-    headers: dict[str, dict[str, str]] = field(default_factory=dict)  # file: what it says of it besides, or instead
+    headers: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # file: what it says of it besides, or instead
     listed: dict[str, object] = field(default_factory=dict)  # what it says of a revision instead
     url: str = ""
 
     def downloads(self, name: str) -> list[str]:
         """The Range header of each download of this file."""
-        return [ranges for method, path, ranges in self.asked if method == "GET" and path.endswith(f"/{name}")]
+        return [
+            ranges
+            for method, path, ranges in self.asked
+            if method == "GET" and path.endswith(f"/{name}")
+        ]
 
 
 @contextmanager
@@ -122,9 +136,19 @@ class _Handler(BaseHTTPRequestHandler):
         entries = []
         for file, content in self.hub.repositories[name].commits[commit].items():
             described = self._sibling(file, content)
-            large = {"lfs": {**described["lfs"], "oid": described["lfs"]["sha256"]}} if "lfs" in described else {}
+            large = (
+                {"lfs": {**described["lfs"], "oid": described["lfs"]["sha256"]}}
+                if "lfs" in described
+                else {}
+            )
             entries.append(
-                {"type": "file", "path": file, "size": described["size"], "oid": described["blobId"], **large}
+                {
+                    "type": "file",
+                    "path": file,
+                    "size": described["size"],
+                    "oid": described["blobId"],
+                    **large,
+                }
             )
         self._send(200, json.dumps(entries).encode(), {})
 
@@ -133,7 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         files = self.hub.repositories[name].commits[commit]
         if file not in files or file in self.hub.gone:
-            self._refuse(404, "EntryNotFound", {"X-Repo-Commit": commit, **self.hub.headers.get(file, {})})
+            self._refuse(
+                404, "EntryNotFound", {"X-Repo-Commit": commit, **self.hub.headers.get(file, {})}
+            )
             return
         content = files[file]
         headers = {"X-Repo-Commit": commit, "ETag": f'"{_stored_hash(file, content)}"'}
@@ -149,7 +175,11 @@ class _Handler(BaseHTTPRequestHandler):
         size = self.hub.sizes.get(name, len(content))
         described: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git_hash(content)}
         if name.endswith(LARGE):
-            described["lfs"] = {"size": size, "sha256": _stored_hash(name, content), "pointerSize": 134}
+            described["lfs"] = {
+                "size": size,
+                "sha256": _stored_hash(name, content),
+                "pointerSize": 134,
+            }
         return described
 
     def _send_file(self, file: str, content: bytes, headers: dict[str, str]) -> None:
@@ -168,7 +198,9 @@ class _Handler(BaseHTTPRequestHandler):
         message = {"X-Error-Code": code, "X-Error-Message": f"no: {echo}", **(headers or {})}
         self._send(status, json.dumps({"error": f"no: {echo}"}).encode(), message)
 
-    def _send(self, status: int, body: bytes, headers: dict[str, str], ends: int | None = None) -> None:
+    def _send(
+        self, status: int, body: bytes, headers: dict[str, str], ends: int | None = None
+    ) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -11,7 +11,10 @@ from bitbench.util.errors import BitbenchError
 
 def plan_within(study: Path, limit_bytes: int) -> None:
     """What Python and its libraries have mapped before does not count. Prints the seconds and the sentence."""
-    at, mapped = Workplace(Path("home")), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    at, mapped = (
+        Workplace(Path("home")),
+        int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize(),
+    )
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limit_bytes,) * 2)
     began = time.process_time()
     try:

@@ -34,13 +34,23 @@ class Machine:
     wander_sd: float = 0.0
     spike_share: float = 0.0
     heavy_starts: bool = False
-    uneven_starts: tuple[float, float] = (1.0, 1.0)  # of the baseline and of the last, as shares of start_sd
+    uneven_starts: tuple[float, float] = (
+        1.0,
+        1.0,
+    )  # of the baseline and of the last, as shares of start_sd
     noisy_baseline: float = 1.0  # its starts vary so many times as much as those of the others
 
 
 GALLERY = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02)
 DRIFT = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.35, wander_sd=0.03, spike_share=0.02)
-STARTS = Machine(start_sd=0.10, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02, heavy_starts=True)
+STARTS = Machine(
+    start_sd=0.10,
+    trial_sd=0.085,
+    slow_share=0.12,
+    wander_sd=0.03,
+    spike_share=0.02,
+    heavy_starts=True,
+)
 LUCK = Machine(start_sd=0.11, trial_sd=0.10)
 CALM = Machine(start_sd=0.01, trial_sd=0.015)
 UNEVEN = replace(GALLERY, start_sd=0.06, uneven_starts=(1 / 3, 2.0))
@@ -85,7 +95,9 @@ def configs(count: int) -> tuple[Config, ...]:
 class Simulation:
     """One study, block by block; its clock goes on with each."""
 
-    def __init__(self, machine: Machine, speeds: Sequence[float], rng: np.random.Generator, seconds: int) -> None:
+    def __init__(
+        self, machine: Machine, speeds: Sequence[float], rng: np.random.Generator, seconds: int
+    ) -> None:
         self._machine = machine
         self._speeds = np.log(np.asarray(speeds, dtype=np.float64))
         self._rng = rng
@@ -94,13 +106,25 @@ class Simulation:
         self.clock_s = 0
 
     def block(
-        self, live: Sequence[int], rounds: int, *, alternate: bool, shift: int = 0, start_s: int = START_S
+        self,
+        live: Sequence[int],
+        rounds: int,
+        *,
+        alternate: bool,
+        shift: int = 0,
+        start_s: int = START_S,
     ) -> Floats:
         """Log speeds, config × round; NaN for those that are not live."""
         self.clock_s += len(live) * (start_s - START_S)
         baseline, *others = live
-        shifts = [[baseline, *others[first : first + shift]] for first in range(0, len(others), shift or len(others))]
-        parts = [self._shift(present, rounds, alternate=alternate) for present in (shifts if shift else [live])]
+        shifts = [
+            [baseline, *others[first : first + shift]]
+            for first in range(0, len(others), shift or len(others))
+        ]
+        parts = [
+            self._shift(present, rounds, alternate=alternate)
+            for present in (shifts if shift else [live])
+        ]
         return np.concatenate(parts, axis=1) + (self._speeds + self._starts())[:, np.newaxis]
 
     def _shift(self, live: Sequence[int], rounds: int, *, alternate: bool) -> Floats:
@@ -140,7 +164,9 @@ class Simulation:
         return starts
 
 
-def simulate(machine: Machine, speeds: Sequence[float], schedule: Schedule, rng: np.random.Generator) -> LogSpeeds:
+def simulate(
+    machine: Machine, speeds: Sequence[float], schedule: Schedule, rng: np.random.Generator
+) -> LogSpeeds:
     """A study with a fixed plan."""
     study = Simulation(machine, speeds, rng, schedule.seconds(len(speeds)))
     everyone = range(len(speeds))

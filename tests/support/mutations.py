@@ -64,7 +64,9 @@ def _lied(content: bytes, kind: str, first: int, second: int) -> bytes:
 
 
 def _places(value: Any) -> Any:
-    keys = range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+    keys = (
+        range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+    )
     for key in keys:
         yield value, key
         yield from _places(value[key])

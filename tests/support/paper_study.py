@@ -108,7 +108,11 @@ class PaperStudy:
         self.add([record])
         if isinstance(record, TrialRecord) and record.kind == "measured":
             task = self.tasks[record.block]
-            self._begin(replace(task, rounds=self.planner.rounds_by_the_clock(task, record.point, self.progress)))
+            self._begin(
+                replace(
+                    task, rounds=self.planner.rounds_by_the_clock(task, record.point, self.progress)
+                )
+            )
 
     def rounds(self, block: int) -> int:
         """Of a block that was begun; of the next one as it would be decided now."""

@@ -35,7 +35,9 @@ def completion(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     bias = {LETTER if one == "a" else one: value for one, value in body["logit_bias"]}
     written = max(known, key=lambda one: known[one] + bias.get(one, 0.0))
     if written == GOES_ON_WITH_A_CHARACTER:
-        return 500, {"error": {"code": 500, "message": "The model produced output that does not match"}}
+        return 500, {
+            "error": {"code": 500, "message": "The model produced output that does not match"}
+        }
     if written == BEGINS_A_CHARACTER:
         return 200, {}
 
@@ -53,9 +55,14 @@ def generate(body: dict[str, Any]) -> dict[str, Any]:
     likeliest: list[Any] = [None]
     for after, token in pairwise(body["input_ids"]):
         own.append([logprob(after, token), token, None])
-        ranked = sorted(range(VOCABULARY), key=lambda one: -logprob(after, one))[: body["top_logprobs_num"]]
+        ranked = sorted(range(VOCABULARY), key=lambda one: -logprob(after, one))[
+            : body["top_logprobs_num"]
+        ]
         likeliest.append([[logprob(after, one), one, None] for one in ranked])
-    return {"text": "t", "meta_info": {"input_token_logprobs": own, "input_top_logprobs": likeliest}}
+    return {
+        "text": "t",
+        "meta_info": {"input_token_logprobs": own, "input_top_logprobs": likeliest},
+    }
 
 
 class QualityServer(ThreadingHTTPServer):
@@ -82,17 +89,30 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append({**body, "key": self.headers["Authorization"]})
         if self.path == "/completion":
             status, answer = completion(body)
-            return self._answer(*(self.server.answers_with or (status, json.dumps(answer).encode())))
+            return self._answer(
+                *(self.server.answers_with or (status, json.dumps(answer).encode()))
+            )
         if self.path == "/generate":
-            return self._answer(*(self.server.answers_with or (200, json.dumps(generate(body)).encode())))
+            return self._answer(
+                *(self.server.answers_with or (200, json.dumps(generate(body)).encode()))
+            )
         prompt = body["prompt"]
-        choice: dict[str, Any] = {"index": 0, "text": "t" * body["max_tokens"], "token_ids": [7] * body["max_tokens"]}
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": "t" * body["max_tokens"],
+            "token_ids": [7] * body["max_tokens"],
+        }
         if self.server.text_of is not None:
             choice["text"] = self.server.text_of(body)
         if "prompt_logprobs" in body:
             pairs = pairwise(prompt)
-            choice["prompt_logprobs"] = [None, *(place(a, b, body["prompt_logprobs"]) for a, b in pairs)]
-        return self._answer(*(self.server.answers_with or (200, json.dumps({"choices": [choice]}).encode())))
+            choice["prompt_logprobs"] = [
+                None,
+                *(place(a, b, body["prompt_logprobs"]) for a, b in pairs),
+            ]
+        return self._answer(
+            *(self.server.answers_with or (200, json.dumps({"choices": [choice]}).encode()))
+        )
 
     def _answer(self, status: int, data: bytes) -> None:
         self.send_response(status)

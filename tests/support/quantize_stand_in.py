@@ -21,10 +21,14 @@ def write_tensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\x3c" * offset)  # a number that is not zero, in each type
+    path.write_bytes(
+        struct.pack("<Q", len(text)) + text + b"\x3c" * offset
+    )  # a number that is not zero, in each type
 
 
-def write_model(folder: Path, *, columns: int = 576, architecture: str = "LlamaForCausalLM") -> Path:
+def write_model(
+    folder: Path, *, columns: int = 576, architecture: str = "LlamaForCausalLM"
+) -> Path:
     """A checkpoint of two linear layers, the first with so many columns, and an embedding."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"architectures": [architecture]}))
@@ -58,12 +62,16 @@ class StandIn:
         work.checkpoint.mkdir()
         work.log_file.write_text("what it said\n")
         (work.folder / "job.json").write_text("{}")
-        tensors: dict[str, tuple[str, tuple[int, ...]]] = {"model.embed_tokens.weight": ("BF16", (10, 576))}
+        tensors: dict[str, tuple[str, tuple[int, ...]]] = {
+            "model.embed_tokens.weight": ("BF16", (10, 576))
+        }
         for name, (rows, columns) in LAYERS.items():
             tensors |= {name: ("I8", (rows, columns)), f"{name}_scale": ("BF16", (rows, 1))}
         time.sleep(self.seconds)
         if work.recipe.name in self.cannot_make:
-            raise QuantizeError(f"the stand-in could not create {work.recipe.name}: ValueError: no luck")
+            raise QuantizeError(
+                f"the stand-in could not create {work.recipe.name}: ValueError: no luck"
+            )
         if self.error:
             raise self.error
         write_tensors(work.checkpoint / "model.safetensors", tensors)

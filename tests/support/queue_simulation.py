@@ -83,10 +83,14 @@ def trial(
     """At a constant rate; `noise`: relative spread of service times."""
     rng = np.random.default_rng(seed)
     count = max(1, round(rate * duration_s))
-    return served(np.arange(count) / rate, capacity, service_s * rng.normal(1.0, noise, count).clip(0.5))
+    return served(
+        np.arange(count) / rate, capacity, service_s * rng.normal(1.0, noise, count).clip(0.5)
+    )
 
 
-def poisson_trial(rate: float, *, duration_s: float, seed: int, capacity: int = 4, service_s: float = 0.1) -> pa.Table:
+def poisson_trial(
+    rate: float, *, duration_s: float, seed: int, capacity: int = 4, service_s: float = 0.1
+) -> pa.Table:
     rng = np.random.default_rng(seed)
     count = max(1, round(rate * duration_s))
     arrivals = np.cumsum(rng.exponential(1 / rate, count))
@@ -99,7 +103,9 @@ class SimulatedServer:
     service_s: float
     first_token_s: float | None = None  # after a slot is free; None: at an even pace of tokens
     noise: float = 0.0  # relative: how its speed varies from trial to trial
-    varies: bool = False  # lengths of requests: exponential, so that the longest take several times the mean
+    varies: bool = (
+        False  # lengths of requests: exponential, so that the longest take several times the mean
+    )
     arrival: str = "poisson"
 
     def serve(self, rate: float, count: int, rng: np.random.Generator) -> pa.Table:
@@ -110,7 +116,9 @@ class SimulatedServer:
             return served(arrivals, self.capacity, rng.exponential(service_s, count))
         starts = starts_of_equal_requests(arrivals, self.capacity, service_s)
         first_token_s = service_s * (self.first_token_s or self.service_s / TOKENS) / self.service_s
-        return request_rows(arrivals, starts, np.full(count, service_s), np.full(count, first_token_s))
+        return request_rows(
+            arrivals, starts, np.full(count, service_s), np.full(count, first_token_s)
+        )
 
     def _arrivals(self, rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
         if self.arrival == "constant":
@@ -164,7 +172,11 @@ def search_server(server: SimulatedServer, slo: str, seed: int) -> SimulatedSear
         rows = server.serve(wanted.rate, count, rng)
         judged = judge_objectives(RequestSums.of(rows, objectives))
         assert judged is not None
-        trials.append(RateTrial(wanted.rate, bool(judged.holds), count, wanted.kind is RateTrialKind.VERIFYING))
+        trials.append(
+            RateTrial(
+                wanted.rate, bool(judged.holds), count, wanted.kind is RateTrialKind.VERIFYING
+            )
+        )
         requests += count
         seconds += float(rows["end_s"].to_numpy().max())
     return SimulatedSearch(rate_search_answer(trials, limits), len(trials), requests, seconds)

@@ -119,7 +119,9 @@ def send_and_reset(*parts: bytes) -> Answerer:
     return answer
 
 
-def flood(head: bytes, block: bytes, most_bytes: int = 1_500_000_000, *, each_alone: bool = False) -> Answerer:
+def flood(
+    head: bytes, block: bytes, most_bytes: int = 1_500_000_000, *, each_alone: bool = False
+) -> Answerer:
     """As much as the client takes. `each_alone`: with so much time in between that a read brings one block."""
 
     def answer(connected: socket.socket, asked: Asked) -> None:

@@ -56,7 +56,9 @@ class SocketReading:
 
     def read(self, parts: list[bytes], *, close: bool) -> ResponseReader:
         """Each part is read by itself, up to the end of the response; what would come after it is not sent."""
-        exchange = Exchange(PlannedRequest(0, b"", None, 0.0, None, None, 1_000), planned=0.0, ready=0.0)
+        exchange = Exchange(
+            PlannedRequest(0, b"", None, 0.0, None, None, 1_000), planned=0.0, ready=0.0
+        )
         connection = Connection(_Listener())
         connection.connection_made(cast(asyncio.Transport, _Transport(self._reading)))
         connection._exchange = exchange

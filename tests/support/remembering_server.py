@@ -44,9 +44,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: RememberingServer
 
     def do_GET(self) -> None:
-        counted = (
-            f"# TYPE vllm:prefix_cache_hits_total counter\nvllm:prefix_cache_hits_total {self.server.cached_tokens}\n"
-        )
+        counted = f"# TYPE vllm:prefix_cache_hits_total counter\nvllm:prefix_cache_hits_total {self.server.cached_tokens}\n"
         pages = {"/metrics": counted, "/v1/models": json.dumps({"data": [{"id": "remembers"}]})}
         body = pages.get(self.path, "").encode()
         self.send_response(200 if body else 404)

@@ -23,7 +23,16 @@ from bitbench.reports.document.model import (
     plain_text,
 )
 
-FACTORS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30}
+FACTORS = {
+    "ns": 1e-9,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "B": 1.0,
+    "KiB": 2.0**10,
+    "MiB": 2.0**20,
+    "GiB": 2.0**30,
+}
 FACTORS["%"] = 0.01
 UNIT = r"(?:ns|µs|ms|s|B|KiB|MiB|GiB|%)"
 NUMBER = re.compile(rf"(?<![\w.])([-+]?)(\d[\d,]*(?:\.\d+)?)(?:\s?({UNIT})(?!\w))?")
@@ -46,7 +55,8 @@ class Number:
     def is_like(self, other: "Number") -> bool:
         """Equal, as far as the digits of both say."""
         return any(
-            abs(self.value * scale - other.value) <= 0.501 * (self.step * scale + other.step) + 1e-9 * abs(other.value)
+            abs(self.value * scale - other.value)
+            <= 0.501 * (self.step * scale + other.step) + 1e-9 * abs(other.value)
             for scale in ([1.0] if self.has_unit else [1.0, *FACTORS.values()])
         )
 
@@ -71,7 +81,9 @@ def numbers_of(point: TableCell) -> list[Number]:
         case None:
             return []
         case Quantity(value, sd=sd, low=low, high=high, note=note):
-            return [Number(known) for known in (value, sd, low, high) if known is not None] + numbers_in(note)
+            return [
+                Number(known) for known in (value, sd, low, high) if known is not None
+            ] + numbers_in(note)
         case _:
             return [number for part in point for number in _numbers_of_part(part)]
 
@@ -113,7 +125,9 @@ def document_points(document: Document) -> dict[Key, list[TableCell]]:
         for row in table.rows if section != WORDS else ():
             for column, point in zip(table.columns, row.cells, strict=True):
                 if numbers_of(point):
-                    found.setdefault((section, row_names(row), plain_text(column.title)), []).append(point)
+                    found.setdefault(
+                        (section, row_names(row), plain_text(column.title)), []
+                    ).append(point)
     return found
 
 
@@ -150,11 +164,17 @@ def points_of_tables(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> P
     for section, (header, *rows) in tables:
         columns = [_column(title) for title in header]
         for row in rows if section != WORDS else ():
-            names = ", ".join(name for point in row for name in re.findall(r"`([^`]*)`", point)) or _plain(row[0])
-            of_row = next((found_unit for point in row if (found_unit := _column(point)[1]) in FACTORS), "")
+            names = ", ".join(
+                name for point in row for name in re.findall(r"`([^`]*)`", point)
+            ) or _plain(row[0])
+            of_row = next(
+                (found_unit for point in row if (found_unit := _column(point)[1]) in FACTORS), ""
+            )
             for (title, unit), point in zip(columns, row, strict=True):
                 if numbers_in(point):
-                    found.setdefault((section, names, title), []).append(_with_unit(point, unit or of_row))
+                    found.setdefault((section, names, title), []).append(
+                        _with_unit(point, unit or of_row)
+                    )
     return found
 
 

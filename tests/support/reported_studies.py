@@ -9,7 +9,14 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
-from tests.support.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import (
+    demo_study,
+    make_lock,
+    make_plan,
+    make_trial,
+    speed_metrics,
+    summarize,
+)
 
 HOSTILE = [
     '<script>alert("x")</script>',
@@ -24,7 +31,9 @@ HOSTILE = [
 ]
 
 
-def reported(plan: Plan, trials: list[TrialRecord], instances: Sequence[InstanceRecord] = ()) -> StudyReport:
+def reported(
+    plan: Plan, trials: list[TrialRecord], instances: Sequence[InstanceRecord] = ()
+) -> StudyReport:
     report = StudyReport(StudyFolder(Path("made-up")), Path("home"))
     report.records = StudyRecords("made-up", make_lock(plan), trials, instances)
     report.summary = summarize(plan, trials, instances)
@@ -39,11 +48,16 @@ def demo_report() -> StudyReport:
 def hostile_report() -> StudyReport:
     """Names and causes that try to break out."""
     workload = Workload(name="shape", concurrency=1, input_tokens=16, output_tokens=8)
-    engines = tuple(EngineSetup(name=name, engine=name, args={"flag": name, "api-key": "hidden"}) for name in HOSTILE)
+    engines = tuple(
+        EngineSetup(name=name, engine=name, args={"flag": name, "api-key": "hidden"})
+        for name in HOSTILE
+    )
     plan = make_plan(["one"], [workload])
     configs = [Config(variant=f"m/{name}", engine=name) for name in HOSTILE]
     points = tuple(Point(config=one, workload="shape") for one in configs)
-    plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": engines}), "points": points})
+    plan = plan.model_copy(
+        update={"study": plan.study.model_copy(update={"engines": engines}), "points": points}
+    )
     trials = [
         make_trial(point, 0, number, metrics=speed_metrics(workload, 100.0 + number))
         if number % 2

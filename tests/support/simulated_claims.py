@@ -6,7 +6,12 @@ from math import sqrt
 
 import numpy as np
 
-from bitbench.analysis.budget import Design, VarianceComponents, measured_variance_components, plan_blocks
+from bitbench.analysis.budget import (
+    Design,
+    VarianceComponents,
+    measured_variance_components,
+    plan_blocks,
+)
 from bitbench.analysis.claims import (
     FIRST_LOOK,
     Claims,
@@ -72,7 +77,9 @@ class Outcome:
         """Of each config that is claimed to be faster or slower: is it?"""
         reference = self.speeds[self.baseline]
         return [
-            self.speeds[one] > reference if said is AgainstBaseline.FASTER else self.speeds[one] < reference
+            self.speeds[one] > reference
+            if said is AgainstBaseline.FASTER
+            else self.speeds[one] < reference
             for one, said in self.claims.against_baseline.items()
             if said in DIFFERENT
         ]
@@ -85,7 +92,9 @@ class Outcome:
 
     @property
     def is_wrong_about_ranks(self) -> bool:
-        return any(self.speeds[faster] <= self.speeds[slower] for faster, slower in self.claims.told_apart)
+        return any(
+            self.speeds[faster] <= self.speeds[slower] for faster, slower in self.claims.told_apart
+        )
 
     @property
     def covered(self) -> list[bool]:
@@ -114,7 +123,9 @@ def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) ->
     return study
 
 
-def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_start_s: int = START_S) -> Study:
+def sequential(
+    machine: Machine, speeds: Sequence[float], budget_s: int, first_start_s: int = START_S
+) -> Study:
     """Blocks as what is left of the budget plans them, a look after each, and only those with an open question go on.
 
     `first_start_s`: of each config in the first block, where later starts are quicker.
@@ -127,7 +138,9 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_s
         blocks: list[Floats] = []
         ends: list[float] = []
         figures: LogSpeeds | None = None
-        while live := [everyone.index(one) for one in configs_with_open_claims(claims, everyone[0])]:
+        while live := [
+            everyone.index(one) for one in configs_with_open_claims(claims, everyone[0])
+        ]:
             expected_s = first_start_s if len(blocks) < 2 else START_S
             start_s = START_S if blocks else first_start_s
             rounds = rounds_of_block(
@@ -167,17 +180,26 @@ def rounds_of_block(
     return rounds + max(0, int(more_s // designs[-1].round_s)) if is_last else rounds
 
 
-def figures_of(everyone: tuple[Config, ...], blocks: Sequence[Floats], rows: Sequence[int] | None = None) -> LogSpeeds:
+def figures_of(
+    everyone: tuple[Config, ...], blocks: Sequence[Floats], rows: Sequence[int] | None = None
+) -> LogSpeeds:
     """Of blocks with different numbers of rounds."""
     most = max(values.shape[1] for values in blocks)
-    padded = [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in blocks]
+    padded = [
+        np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in blocks
+    ]
     values = np.stack(padded, axis=1)
     chosen = list(range(len(everyone))) if rows is None else list(rows)
     return LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen])
 
 
 def several_workloads(
-    count: int, spreads: Sequence[float], blocks: int = 3, *, trial_sd: float = 0.1, noisy_baseline: float = 1.0
+    count: int,
+    spreads: Sequence[float],
+    blocks: int = 3,
+    *,
+    trial_sd: float = 0.1,
+    noisy_baseline: float = 1.0,
 ) -> Study:
     """Starts and trials vary by 10 % times the spread of a workload; half of a start's luck is shared by all.
 
@@ -186,9 +208,13 @@ def several_workloads(
 
     def study(seed: int) -> Outcome:
         rng = np.random.default_rng(seed)
-        luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(0, 0.07, (len(spreads), count, blocks, 1))
+        luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(
+            0, 0.07, (len(spreads), count, blocks, 1)
+        )
         luck[:, 0] *= noisy_baseline
-        values = (luck + rng.normal(0, trial_sd, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
+        values = (luck + rng.normal(0, trial_sd, (len(spreads), count, blocks, 3))) * np.reshape(
+            spreads, (-1, 1, 1, 1)
+        )
         everyone = configs(count)
         figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
         table = paired_ratios(figures, everyone[0])["0"]
@@ -205,7 +231,9 @@ def interrupted_shifts(blocks: int) -> Study:
         values = np.full((5, blocks, 8), np.nan)
         for members, rounds in (([0, 1, 2], slice(0, 4)), ([0, 3, 4], slice(4, 8))):
             mood = rng.normal(0, 0.15, (1, blocks, 4))
-            values[members, :, rounds] = mood + rng.normal(0, 0.06, (3, blocks, 1)) + rng.normal(0, 0.1, (3, blocks, 4))
+            values[members, :, rounds] = (
+                mood + rng.normal(0, 0.06, (3, blocks, 1)) + rng.normal(0, 0.1, (3, blocks, 4))
+            )
         return _outcome(LogSpeeds(configs(5), values), [1.0] * 5)
 
     return study
@@ -232,10 +260,16 @@ def claims_by_blocks(machine: Machine, speeds: Sequence[float], studies: int) ->
     for seed in range(studies):
         figures = simulate(machine, speeds, schedule, np.random.default_rng(seed))
         ends = range(2, MOST_BLOCKS + 1)
-        tables = {blocks: _table(LogSpeeds(figures.configs, figures.values[:, :blocks])) for blocks in ends}
+        tables = {
+            blocks: _table(LogSpeeds(figures.configs, figures.values[:, :blocks]))
+            for blocks in ends
+        }
         for planned, outcomes in found.items():
             claims = nothing_claimed(figures.configs, figures.configs[0])
-            moments = ((blocks, blocks / planned, blocks == planned) for blocks in range(FIRST_LOOK, planned + 1))
+            moments = (
+                (blocks, blocks / planned, blocks == planned)
+                for blocks in range(FIRST_LOOK, planned + 1)
+            )
             for look in spend(ALPHA, moments):
                 claims = claim(tables[look.blocks], figures.configs[0], look.alpha, earlier=claims)
             outcomes.append(Outcome(tables[planned], claims, truth))
@@ -270,10 +304,18 @@ def assert_honest(study: Study, studies: int, least_coverage: float = 0.94) -> N
 
 def assert_equality_is_honest(machine: Machine, schedule: Schedule, studies: int) -> None:
     """Configs 11 % faster than the baseline are seldom called equal within 10 %, and equal ones seldom different."""
-    for speeds, wrong in (((1.0, 1.11, 1.11, 1.11), [AgainstBaseline.EQUAL]), ((1.0,) * 4, list(DIFFERENT))):
+    for speeds, wrong in (
+        ((1.0, 1.11, 1.11, 1.11), [AgainstBaseline.EQUAL]),
+        ((1.0,) * 4, list(DIFFERENT)),
+    ):
         tables = [fixed_plan(machine, speeds, schedule)(seed).table for seed in range(studies)]
-        said = [claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in tables]
-        assert share(any(one in wrong for one in found.values()) for found in said) <= allowed(studies)
+        said = [
+            claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline
+            for table in tables
+        ]
+        assert share(any(one in wrong for one in found.values()) for found in said) <= allowed(
+            studies
+        )
 
 
 @dataclass(frozen=True)
@@ -287,7 +329,11 @@ class Power:
     single_best: float  # share of the studies with only one possible best
 
     def __str__(self) -> str:
-        plan = f"{self.plan} s" if isinstance(self.plan, int) else f"{self.plan.blocks}x{self.plan.rounds}"
+        plan = (
+            f"{self.plan} s"
+            if isinstance(self.plan, int)
+            else f"{self.plan.blocks}x{self.plan.rounds}"
+        )
         turns = isinstance(self.plan, int) or self.plan.alternate
         return f"{self.machine}-{len(self.speeds)}-{max(self.speeds)}-{plan}-{'turns' if turns else 'visits'}"
 
@@ -322,7 +368,9 @@ def assert_power(entry: Power, studies: int) -> None:
 
 def _outcome(figures: LogSpeeds, speeds: Sequence[float]) -> Outcome:
     table = _table(figures)
-    return Outcome(table, claim(table, table.configs[0], ALPHA), dict(zip(table.configs, speeds, strict=True)))
+    return Outcome(
+        table, claim(table, table.configs[0], ALPHA), dict(zip(table.configs, speeds, strict=True))
+    )
 
 
 def _table(figures: LogSpeeds) -> PairTable:

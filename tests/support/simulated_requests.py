@@ -41,7 +41,10 @@ def requests(point: Point, rng: np.random.Generator) -> list[list[Floats]]:
 
 
 def estimates(point: Point, percent: float, studies: int) -> list[PercentileEstimate]:
-    found = (percentile(requests(point, np.random.default_rng(seed)), percent, CONFIDENCE) for seed in range(studies))
+    found = (
+        percentile(requests(point, np.random.default_rng(seed)), percent, CONFIDENCE)
+        for seed in range(studies)
+    )
     return [one for one in found if one is not None]
 
 
@@ -61,4 +64,8 @@ def assert_seldom_met(point: Point, studies: int) -> None:
     assert np.mean([said is Verdict.MET for said in verdicts]) <= 0.05
 
 
-P99_POINTS = [Point(starts, trials, requests) for starts, trials in ((3, 3), (6, 5)) for requests in (8, 100, 1000)]
+P99_POINTS = [
+    Point(starts, trials, requests)
+    for starts, trials in ((3, 3), (6, 5))
+    for requests in (8, 100, 1000)
+]

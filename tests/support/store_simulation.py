@@ -38,7 +38,8 @@ STEPS = 60  # of a study: enough for most to reach its end
 OUTCOMES = [Outcome.OK] * 8 + [Outcome.CLIENT_BOUND, Outcome.CRASHED, Outcome.UNSUPPORTED]
 ROWS = ["none", "partial", "whole"]  # what was written of a trial's rows when its process died
 WORKLOADS = [
-    Workload(name=f"w{number}", concurrency=1, input_tokens=8, output_tokens=8 + number) for number in range(2)
+    Workload(name=f"w{number}", concurrency=1, input_tokens=8, output_tokens=8 + number)
+    for number in range(2)
 ]
 PLANS = {
     schedule: make_plan(
@@ -99,7 +100,9 @@ class SimulatedStore:
         if not (points := self._wanted()):
             return
         before = self.lines.stat().st_size if self.lines.exists() else 0
-        record = self.writer.append_trial(self._draft(points[0], outcome), RequestParts.of(self._rows()))
+        record = self.writer.append_trial(
+            self._draft(points[0], outcome), RequestParts.of(self._rows())
+        )
         path = self.folder.requests / f"{record.id}.parquet"
         written = int(share * (self.lines.stat().st_size - before)) if rows == "whole" else 0
         with self.lines.open("r+b") as file:
@@ -161,7 +164,11 @@ class SimulatedStore:
                 for member in self.group.members
                 for workload in member.workloads
             ]
-            if left := [point for point in points if self.study.progress.wants_trial(point, self.group.block)]:
+            if left := [
+                point
+                for point in points
+                if self.study.progress.wants_trial(point, self.group.block)
+            ]:
                 return left
             self.group = None
         return []
@@ -170,9 +177,15 @@ class SimulatedStore:
         assert self.group is not None
         self.clock += 1
         index = len(self.study.progress.trials_of(point, self.group.block))
-        metrics = TrialMetrics(output_throughput=100.0 + self.clock % 7) if outcome is Outcome.OK else TrialMetrics()
+        metrics = (
+            TrialMetrics(output_throughput=100.0 + self.clock % 7)
+            if outcome is Outcome.OK
+            else TrialMetrics()
+        )
         started_at = f"2026-11-02T{self.clock // 3600:02d}:{self.clock // 60 % 60:02d}:{self.clock % 60:02d}+00:00"
-        return make_trial(point, self.group.block, index, started_at=started_at, outcome=outcome, metrics=metrics)
+        return make_trial(
+            point, self.group.block, index, started_at=started_at, outcome=outcome, metrics=metrics
+        )
 
     def _rows(self) -> pa.Table:
         return pa.table({"request": pa.array([self.clock], pa.int32())})
@@ -182,14 +195,20 @@ class SimulatedStore:
         trials, instances = self.folder.trials(), self.folder.instances()
         assert trials == self.ended
         assert instances == self.started
-        self.ended, self.started = trials, instances  # equal, and the same objects when they are read again
+        self.ended, self.started = (
+            trials,
+            instances,
+        )  # equal, and the same objects when they are read again
         files = {path.name for path in self.folder.requests.iterdir()}
         assert files == {f"{trial.id}.parquet" for trial in trials}
 
     def _check_counts(self) -> None:
         """No point has more than it needs."""
         for (_, block, outcome), count in self.counts.items():
-            most = {Outcome.OK: self.study.rounds(block), Outcome.CLIENT_BOUND: CLIENT_BOUND_REPEATS + 1}
+            most = {
+                Outcome.OK: self.study.rounds(block),
+                Outcome.CLIENT_BOUND: CLIENT_BOUND_REPEATS + 1,
+            }
             assert count <= most.get(outcome, 1)
 
 
@@ -200,7 +219,11 @@ def computed_once() -> Iterator[None]:
     files: dict[tuple[bytes, type], list[Any]] = {}
     lines: dict[tuple[bytes, type], Any] = {}
     standings: dict[tuple[int, ...], Any] = {}
-    read_lines, parse, standing = records.read_lines, records.parse_record, ranking.sequential_standing
+    read_lines, parse, standing = (
+        records.read_lines,
+        records.parse_record,
+        ranking.sequential_standing,
+    )
     read_table, write_table = pq.read_table, pq.write_table
 
     def read_lines_once(path: Path, kind: type, newest: int) -> list[Any]:
@@ -214,8 +237,14 @@ def computed_once() -> Iterator[None]:
             lines[raw, kind] = parse(raw, kind, *others)
         return lines[raw, kind]
 
-    def standing_once(plan: Plan, trials: list[TrialRecord], instances: list[InstanceRecord], *others: Any) -> Any:
-        key = (*map(id, trials), 0, *map(id, instances))  # the records live in `lines` as long as this
+    def standing_once(
+        plan: Plan, trials: list[TrialRecord], instances: list[InstanceRecord], *others: Any
+    ) -> Any:
+        key = (
+            *map(id, trials),
+            0,
+            *map(id, instances),
+        )  # the records live in `lines` as long as this
         if key not in standings:
             standings[key] = standing(plan, trials, instances, *others)
         return standings[key]
@@ -270,7 +299,9 @@ def walk_one(number: int, study: int) -> Counter[str]:
             raise
         finally:
             store.close()
-    return Counter(kind for kind, _ in taken) + Counter(steps=STEPS, studies=1, completed=int(store.group is None))
+    return Counter(kind for kind, _ in taken) + Counter(
+        steps=STEPS, studies=1, completed=int(store.group is None)
+    )
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -290,7 +321,11 @@ class StoreMachine(RuleBasedStateMachine):
     def end_trial(self, outcome: Outcome, choice: int) -> None:
         self.step("end_trial", outcome, choice)
 
-    @rule(outcome=st.sampled_from(OUTCOMES), share=st.floats(0, 1, exclude_max=True), rows=st.sampled_from(ROWS))
+    @rule(
+        outcome=st.sampled_from(OUTCOMES),
+        share=st.floats(0, 1, exclude_max=True),
+        rows=st.sampled_from(ROWS),
+    )
     def die_in_a_trial(self, outcome: Outcome, share: float, rows: str) -> None:
         self.step("die_in_a_trial", outcome, share, rows)
 

@@ -31,7 +31,10 @@ from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 
 ARROW_TYPES = {"list<float64>": pa.list_(pa.float64())}
 SCHEMA = pa.schema(
-    [(column.name, ARROW_TYPES.get(column.arrow_type) or column.arrow_type) for column in REQUEST_COLUMNS]
+    [
+        (column.name, ARROW_TYPES.get(column.arrow_type) or column.arrow_type)
+        for column in REQUEST_COLUMNS
+    ]
 )
 
 
@@ -75,7 +78,10 @@ def load_result(requests: pa.Table) -> LoadResult:
 
 
 def make_plan(
-    engines: Sequence[str], workloads: Sequence[Workload], measure: Measure | None = None, **study: Json
+    engines: Sequence[str],
+    workloads: Sequence[Workload],
+    measure: Measure | None = None,
+    **study: Json,
 ) -> Plan:
     """Engines without a model, each of them a config on each workload."""
     made = Study(
@@ -86,8 +92,12 @@ def make_plan(
         **study,
     )
     configs = [Config(variant=NO_MODEL, engine=name) for name in engines]
-    points = tuple(Point(config=one, workload=workload.name) for workload in workloads for one in configs)
-    return Plan(study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), points=points)
+    points = tuple(
+        Point(config=one, workload=workload.name) for workload in workloads for one in configs
+    )
+    return Plan(
+        study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), points=points
+    )
 
 
 def make_lock(plan: Plan, lock: Mapping[str, Json] | None = None) -> Lock:
@@ -148,7 +158,9 @@ def speed_metrics(workload: Workload, tokens_per_s: float) -> TrialMetrics:
     return TrialMetrics(
         latency_s=makespan,
         ttft_s=ttft,
-        tpot_s=(makespan - ttft) / (workload.output_tokens - 1) if workload.output_tokens > 1 else None,
+        tpot_s=(makespan - ttft) / (workload.output_tokens - 1)
+        if workload.output_tokens > 1
+        else None,
         itl_p99_s=1.2 * (makespan - ttft) / workload.output_tokens,
         output_throughput=tokens_per_s,
         input_throughput=workload.request_count * workload.input_tokens / ttft,
@@ -172,10 +184,16 @@ def measured_trials(
     groups: list[list[float]] = []
     while not enough_instances(groups, measure):
         of_instance = speed * float(np.exp(between * rng.normal()))
-        values = [of_instance * float(np.exp(within * rng.normal())) for _ in range(measure.trials.min)]
+        values = [
+            of_instance * float(np.exp(within * rng.normal())) for _ in range(measure.trials.min)
+        ]
         for index, value in enumerate(values):
             figures = metrics(value) if metrics else TrialMetrics(output_throughput=value)
-            memory = Memory(resident_bytes=500 * 2**20, peak_bytes=(601 + index) * 2**20) if metrics else Memory()
+            memory = (
+                Memory(resident_bytes=500 * 2**20, peak_bytes=(601 + index) * 2**20)
+                if metrics
+                else Memory()
+            )
             records.append(make_trial(point, len(groups), index, metrics=figures, memory=memory))
         groups.append(values)
     return records
@@ -202,7 +220,9 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
     )
     points = tuple(point for point in full.points if point.config.engine != "refused")
     refused = tuple(
-        Refusal(point=point, reason="it runs decompressed: its speed would not be that of the format")
+        Refusal(
+            point=point, reason="it runs decompressed: its speed would not be that of the format"
+        )
         for point in full.points
         if point.config.engine == "refused"
     )
@@ -216,7 +236,14 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
             trials += [_demo_failure(point, block) for block in range(2)]
             continue
         trials.append(
-            make_trial(point, 0, 0, id=f"warm-{point.name}", kind="warmup", metrics=speed_metrics(workload, speed / 3))
+            make_trial(
+                point,
+                0,
+                0,
+                id=f"warm-{point.name}",
+                kind="warmup",
+                metrics=speed_metrics(workload, speed / 3),
+            )
         )
         trials += measured_trials(
             point,
@@ -227,7 +254,9 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
             within=0.01,
             metrics=lambda value, workload=workload: speed_metrics(workload, value),  # type: ignore[misc]
         )
-    place = next(number for number, trial in enumerate(trials) if trial.id == "twin-interactive-1-1")
+    place = next(
+        number for number, trial in enumerate(trials) if trial.id == "twin-interactive-1-1"
+    )
     slow = speed_metrics(workloads[0], 80.0)
     trials[place] = trials[place].model_copy(update={"metrics": slow})
     instances = [_demo_instance(config, block) for config in plan.configs for block in range(3)]
@@ -247,7 +276,9 @@ def _demo_failure(point: Point, block: int) -> TrialRecord:
 
 def _demo_instance(config: Config, block: int) -> InstanceRecord:
     if config.engine == "broken":
-        return make_instance(config, block, outcome=Outcome.UNSUPPORTED, ready_s=None, cause="Quant type")
+        return make_instance(
+            config, block, outcome=Outcome.UNSUPPORTED, ready_s=None, cause="Quant type"
+        )
     facts = InstanceFacts(
         engine_version="0.32.0",
         kernels=("CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",),

@@ -34,12 +34,24 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.home, self._packages = folder, folder / "home", folder / "packages"
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={self._packages}", SOURCE]
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            f"--target={self._packages}",
+            SOURCE,
+        ]
         subprocess.run(install, check=True)
 
     def bitbench(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         ours = Path(bitbench.__file__).parents[1]
-        variables = {"PYTHONPATH": f"{self._packages}{os.pathsep}{ours}", "BITBENCH_HOME": str(self.home)}
+        variables = {
+            "PYTHONPATH": f"{self._packages}{os.pathsep}{ours}",
+            "BITBENCH_HOME": str(self.home),
+        }
         return subprocess.run(
             [*BITBENCH, *arguments],
             cwd=self.folder,
@@ -60,9 +72,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 
 def test_its_environment_is_made_from_its_own_lock(place: Place) -> None:
-    manifest = json.loads((place.home / "envs" / "example" / "bitbench-environment.json").read_text())
+    manifest = json.loads(
+        (place.home / "envs" / "example" / "bitbench-environment.json").read_text()
+    )
     assert (manifest["lock"], manifest["versions"]["six"]) == ("example-cpu.txt", "1.17.0")
-    (line,) = [line for line in place.bitbench("env", "list").stdout.splitlines() if "example" in line]
+    (line,) = [
+        line for line in place.bitbench("env", "list").stdout.splitlines() if "example" in line
+    ]
     assert line.split()[:4] == ["example", "ready", "six", "1.17.0"]
 
 
@@ -71,10 +87,15 @@ def test_a_study_runs_on_it_from_end_to_end(place: Place) -> None:
     done = place.bitbench("run", "study.yaml", "--into", "out")
     folder = StudyFolder.existing(place.folder / "out")
     assert done.returncode == expected_exit_code(folder), done.stdout + done.stderr
-    assert {trial.outcome for trial in folder.trials()} <= {Outcome.OK, Outcome.CLIENT_BOUND}  # a busy machine is late
+    assert {trial.outcome for trial in folder.trials()} <= {
+        Outcome.OK,
+        Outcome.CLIENT_BOUND,
+    }  # a busy machine is late
     (instance,) = folder.instances()
     assert instance.facts is not None
-    assert instance.facts.engine_version == "1.17.0"  # said by the server, so it ran in that environment
+    assert (
+        instance.facts.engine_version == "1.17.0"
+    )  # said by the server, so it ran in that environment
     assert "- `example` repeats `hello`." in (folder.report / "report.md").read_text()
     assert "words," in place.bitbench("--help").stdout
     assert place.bitbench("words", "out").stdout == "example: hello\n"

@@ -30,7 +30,9 @@ profile: {batch: 1, input_tokens: 32, output_tokens: 16}
 def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> None:
     (tmp_path / "why.yaml").write_text(STUDY, encoding="utf-8")
     folder = run_study(tmp_path, "why.yaml", timeout_s=1500)
-    found = explain_variant(folder, default_home(), variant="torchao-int8wo", workload=None, against=None)
+    found = explain_variant(
+        folder, default_home(), variant="torchao-int8wo", workload=None, against=None
+    )
     assert found.own.path is KernelPath.DEQUANTIZED
     decode = next(one for one in found.phases if one.phase.value == "decode")
     assert decode.is_profiled

@@ -50,7 +50,16 @@ def damaged(whole: StudyFolder, tmp_path_factory: pytest.TempPathFactory) -> Stu
     double_scales(weights, DAMAGED_LAYER)
     command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn"]
     subprocess.run(
-        [*command, "--windows", str(WINDOWS), "--window-tokens", "128", "--no-answers", "--into", "out"],
+        [
+            *command,
+            "--windows",
+            str(WINDOWS),
+            "--window-tokens",
+            "128",
+            "--no-answers",
+            "--into",
+            "out",
+        ],
         cwd=place,
         check=True,
         timeout=600,
@@ -67,7 +76,9 @@ def double_scales(weights: Path, layer: str) -> None:
         if name.startswith(layer) and name.endswith("weight_scale"):
             assert tensor["dtype"] == "BF16"
             first, last = (8 + length + offset for offset in tensor["data_offsets"])
-            numbers = np.frombuffer(bytes(content[first:last]), dtype="<u2") + np.uint16(BF16_EXPONENT)
+            numbers = np.frombuffer(bytes(content[first:last]), dtype="<u2") + np.uint16(
+                BF16_EXPONENT
+            )
             content[first:last] = numbers.astype("<u2").tobytes()
             doubled += 1
     assert doubled == 7, "the layer has seven linear parts"
@@ -75,14 +86,18 @@ def double_scales(weights: Path, layer: str) -> None:
 
 
 def record(folder: StudyFolder, name: str) -> QualityRecord:
-    return next(found for found in folder.quality_records() if found.config.name == f"{MODEL}/{name}")
+    return next(
+        found for found in folder.quality_records() if found.config.name == f"{MODEL}/{name}"
+    )
 
 
 def test_fewer_bits_diverge_more(whole: StudyFolder) -> None:
     assert_fewer_bits_diverge_more("transformers", whole)
 
 
-def test_a_variant_has_no_divergence_from_itself_in_another_start(whole: StudyFolder, damaged: StudyFolder) -> None:
+def test_a_variant_has_no_divergence_from_itself_in_another_start(
+    whole: StudyFolder, damaged: StudyFolder
+) -> None:
     here, there = (record(folder, "bf16 @ transformers") for folder in (whole, damaged))
     assert here.corpus == there.corpus
     first, second = quality_scores(whole.scores_of(here)), quality_scores(damaged.scores_of(there))

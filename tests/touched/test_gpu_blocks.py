@@ -25,7 +25,9 @@ def libraries(folder: Path) -> Path:
     """NVML with the devices of FAKE_GPU, and a driver that can be initialized."""
     driver = folder / "cuda.c"
     driver.write_text(
-        (STAND_INS / "cuda.c").read_text().replace("cuInit(unsigned f){return 100;}", "cuInit(int f){return 0;}")
+        (STAND_INS / "cuda.c")
+        .read_text()
+        .replace("cuInit(unsigned f){return 100;}", "cuInit(int f){return 0;}")
     )
     for name, source in (("libnvidia-ml.so.1", STAND_INS / "nvml.c"), ("libcuda.so.1", driver)):
         subprocess.run(["cc", "-w", "-shared", "-fPIC", "-o", folder / name, source], check=True)
@@ -34,11 +36,25 @@ def libraries(folder: Path) -> Path:
 
 def test_a_block_runs_on_each_gpu(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(STUDY)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "CUDA_"))}
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "CUDA_"))
+    }
     variables |= {"LD_LIBRARY_PATH": str(libraries(tmp_path)), "FAKE_GPU": "NVIDIA L4;8;9;23034;4"}
-    command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out", "--on", "gpus"]
+    command = [
+        sys.executable,
+        "-m",
+        "bitbench",
+        "run",
+        "study.yaml",
+        "--into",
+        "out",
+        "--on",
+        "gpus",
+    ]
     environment = {**marked(tmp_path), **variables}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
     records = StudyFolder(tmp_path / "out").read()
     for name, host in records.lock.hosts.items():

@@ -42,14 +42,20 @@ CLAIMS = {"avx512vbmi": 0.6, "avx512": 1.0, "avx2": 1.0}
 LOOKS = 3  # other work may spoil one of them
 
 
-def test_a_quick_look_has_the_published_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quick_look_has_the_published_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = bitbench(capsys, "kernels", "--quick", "--into", str(tmp_path))
     assert said.exit_code == 0, said.err
     written = (tmp_path / "kernels.md").read_text(encoding="utf-8")
-    lines = [[point.strip() for point in line.strip("| ").split("|")] for line in written.splitlines()]
+    lines = [
+        [point.strip() for point in line.strip("| ").split("|")] for line in written.splitlines()
+    ]
     place = lines.index(list(COLUMNS))
     rows = [line for line in lines[place + 2 :] if len(line) == len(COLUMNS)]
-    assert sum(row[0].startswith("`vptq") for row in rows) == 8  # two shapes, four sizes of codebooks
+    assert (
+        sum(row[0].startswith("`vptq") for row in rows) == 8
+    )  # two shapes, four sizes of codebooks
     run = KernelRun.model_validate_json((tmp_path / "records.json").read_text(encoding="utf-8"))
     summary = summarize_kernels(run, ["torch-linear", "torch-mv"])
     again = markdown(kernel_document(summary))  # from the records alone
@@ -60,7 +66,9 @@ def test_a_quick_look_has_the_published_table(tmp_path: Path, capsys: pytest.Cap
     assert all(one.timing.error is not None and one.timing.error < 0.02 for one in vptq)
 
 
-def test_the_best_level_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_level_is_as_fast_as_is_claimed_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     isa = str(native_isa())
     if isa not in CLAIMS:
         pytest.skip(f"no speed is claimed for {isa}")
@@ -69,7 +77,9 @@ def test_the_best_level_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: 
         shares.append(most_of_linear(tmp_path / str(look), capsys))
         if shares[-1] < CLAIMS[isa]:
             return
-    pytest.fail(f"the slowest shape takes {min(shares)} of F.linear's time, claimed are {CLAIMS[isa]}")
+    pytest.fail(
+        f"the slowest shape takes {min(shares)} of F.linear's time, claimed are {CLAIMS[isa]}"
+    )
 
 
 def most_of_linear(into: Path, capsys: pytest.CaptureFixture[str]) -> float:
@@ -77,5 +87,9 @@ def most_of_linear(into: Path, capsys: pytest.CaptureFixture[str]) -> float:
     said = bitbench(capsys, "kernels", "--quick", "--cases", "vptq-4096-256", "--into", str(into))
     assert said.exit_code == 0, said.err
     run = KernelRun.model_validate_json((into / "records.json").read_text(encoding="utf-8"))
-    vptq = [one for one in summarize_kernels(run, ["torch-linear"]).figures if one.timing.case == "vptq-4096-256"]
+    vptq = [
+        one
+        for one in summarize_kernels(run, ["torch-linear"]).figures
+        if one.timing.case == "vptq-4096-256"
+    ]
     return max(1 / one.speedups["torch-linear"].value for one in vptq)

@@ -21,11 +21,27 @@ TRUE_RATE = 40.0  # of CAPABLE
 
 def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(tmp_path: Path) -> None:
     # Above what the stalls of a busy machine add below the capacity; beyond it the queue grows, whatever the limit.
-    asked = ["--slo", "ttft_p99=900ms", "--duration", "6s", "--into", "out", "--arrival", "constant", *ANSWER]
+    asked = [
+        "--slo",
+        "ttft_p99=900ms",
+        "--duration",
+        "6s",
+        "--into",
+        "out",
+        "--arrival",
+        "constant",
+        *ANSWER,
+    ]
     lines = tmp_path / "out" / "trials.jsonl"
     with running(CAPABLE, tmp_path) as null:
         variables = {**os.environ, "OPENAI_API_KEY": null.api_key}
-        first = start(command, ["load", null.url, *asked], cwd=tmp_path, env=variables, streams={1: Path(os.devnull)})
+        first = start(
+            command,
+            ["load", null.url, *asked],
+            cwd=tmp_path,
+            env=variables,
+            streams={1: Path(os.devnull)},
+        )
         assert wait_for(lambda: lines.exists() and lines.read_text().count("\n") > 1, 300)
         first.kill()
         first.join()
@@ -38,7 +54,9 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(tmp_path: 
     found = StudyReport(folder, default_home()).summary.search
     assert found is not None
     assert found.trials <= 12 + VERIFICATIONS
-    assert found.rate == pytest.approx(TRUE_RATE, rel=0.06)  # six seconds have a quarter of the requests of a p99
+    assert found.rate == pytest.approx(
+        TRUE_RATE, rel=0.06
+    )  # six seconds have a quarter of the requests of a p99
     assert found.low is not None
     assert found.high is not None
     assert found.low <= TRUE_RATE * 1.01

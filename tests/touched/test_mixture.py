@@ -85,19 +85,27 @@ def test_every_expert_is_reached_and_quantized(mixture: Path, tmp_path: Path) ->
     recipe = recipe.model_copy(update={"calibration": few})
     source = SourceModel("mixture", mixture, "0" * 64)
     wanted = variants.request_variant(source, recipe, versions=versions("quantize", home))
-    made = variants.ensure_variant(wanted, home=tmp_path, python=environment_python("quantize", home))
+    made = variants.ensure_variant(
+        wanted, home=tmp_path, python=environment_python("quantize", home)
+    )
     assert made.manifest.work.unreached == ()
     packed = [
-        name for name in read_safetensors_headers(made.path) if ".experts." in name and name.endswith(".weight_packed")
+        name
+        for name in read_safetensors_headers(made.path)
+        if ".experts." in name and name.endswith(".weight_packed")
     ]
     assert len(packed) == 2 * EXPERTS * 3
     assert find_defects(made.path, recipe.ignored) == []
 
 
 @pytest.mark.parametrize("sent_to", ["all", "chosen"])
-def test_an_expert_that_no_token_reached_is_named(mixture: Path, tmp_path: Path, sent_to: str) -> None:
+def test_an_expert_that_no_token_reached_is_named(
+    mixture: Path, tmp_path: Path, sent_to: str
+) -> None:
     worker = Path(llmcompressor_worker.__file__).parent
-    unreached = json.loads(run(STATIC, mixture, tmp_path / "static", sent_to, worker).replace("'", '"'))
+    unreached = json.loads(
+        run(STATIC, mixture, tmp_path / "static", sent_to, worker).replace("'", '"')
+    )
     told = [str(defect) for defect in find_defects(tmp_path / "static", ("lm_head", "re:.*gate$"))]
     if sent_to == "all":
         assert unreached == []

@@ -51,14 +51,18 @@ def open_all(browser: Browser) -> None:
 
 
 @pytest.fixture(scope="module", params=["study", "load"])
-def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
+def report(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo: Path
+) -> Path:
     """A page of each kind."""
     folder = tmp_path_factory.mktemp(request.param)
     match request.param:
         case "study":
             return demo
         case _:
-            return write_page(StudyReport(write_folder("sweep", folder / "study"), folder).document, folder)
+            return write_page(
+                StudyReport(write_folder("sweep", folder / "study"), folder).document, folder
+            )
 
 
 def test_the_first_chart_is_on_the_first_screen(browser: Browser, report: Path) -> None:
@@ -112,7 +116,9 @@ def test_a_large_page_opens_quickly(browser: Browser, demo: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(DESK, "light"), (PHONE, "dark")])
-def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: int, scheme: str) -> None:
+def test_it_fits_and_everyone_can_use_it(
+    browser: Browser, demo: Path, width: int, scheme: str
+) -> None:
     browser.size(width)
     browser.theme(scheme)
     browser.open(demo)
@@ -126,12 +132,18 @@ def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: in
     assert browser.run("document.documentElement.scrollWidth") <= width
     browser.run(axe.read_text(encoding="utf-8") + "; 0")
     found: list[Json] = browser.run("axe.run().then((result) => result.violations)")
-    bad = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+    bad = [
+        (one["id"], one["nodes"][0]["html"])
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
     assert bad == []
 
 
 @pytest.mark.parametrize("width", [DESK, PHONE])
-def test_the_last_column_of_every_table_can_be_seen_beside_its_names(browser: Browser, demo: Path, width: int) -> None:
+def test_the_last_column_of_every_table_can_be_seen_beside_its_names(
+    browser: Browser, demo: Path, width: int
+) -> None:
     browser.size(width)
     browser.open(demo)
     open_all(browser)
@@ -163,22 +175,29 @@ def test_it_prints(browser: Browser, demo: Path) -> None:
 def test_tables_sort_and_filter_by_keyboard(browser: Browser, demo: Path) -> None:
     browser.size(DESK)
     browser.open(demo)
-    column = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[2].textContent)"
+    column = (
+        "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[2].textContent)"
+    )
     browser.run("document.querySelector('#results th:nth-child(3) button').focus()")
     for kind in ("rawKeyDown", "char", "keyUp"):
         browser.call(
-            "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
+            "Input.dispatchKeyEvent",
+            type=kind,
+            key="Enter",
+            code="Enter",
+            text="\r",
+            windowsVirtualKeyCode=13,
         )
     up = browser.run(column)
     assert up[-1] == "–"
     browser.run("document.querySelector('#results th:nth-child(3) button').click()")
     assert browser.run(column)[0] != up[0]
     browser.run("document.querySelector('#single-runs').open = true")
-    search = "const input = document.querySelector('#single-runs input'); input.value = 'TWIN outlier';"
-    browser.run(f"{{ {search} input.dispatchEvent(new Event('input')); }}")
-    shown = (
-        "[...document.querySelectorAll('#single-runs table')[0].tBodies[0].rows].filter((row) => !row.hidden).length"
+    search = (
+        "const input = document.querySelector('#single-runs input'); input.value = 'TWIN outlier';"
     )
+    browser.run(f"{{ {search} input.dispatchEvent(new Event('input')); }}")
+    shown = "[...document.querySelectorAll('#single-runs table')[0].tBodies[0].rows].filter((row) => !row.hidden).length"
     assert browser.run(shown) == 1
 
 
@@ -189,7 +208,9 @@ def test_a_mark_shows_its_record_and_a_figure_gives_its_data(browser: Browser, d
     browser.run("document.querySelector('#figure-answer-ratios').scrollIntoView({block: 'center'})")
     browser.wait("!!document.querySelector('#figure-answer-ratios .canvas svg')", 10)
     mark = "document.querySelector('#figure-answer-ratios .canvas svg .mark-symbol path').getBoundingClientRect()"
-    box = browser.run(f"(() => {{ const box = {mark}; return [box.x + box.width / 2, box.y + box.height / 2]; }})()")
+    box = browser.run(
+        f"(() => {{ const box = {mark}; return [box.x + box.width / 2, box.y + box.height / 2]; }})()"
+    )
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     browser.wait("!document.getElementById('tip').hidden", 10)
     assert "vs. baseline" in browser.run("document.getElementById('tip').textContent")

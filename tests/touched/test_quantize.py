@@ -24,7 +24,9 @@ from bitbench.quantize.variants import MadeVariant, SourceModel, VariantRequest
 from bitbench.study.recipe import Recipe
 
 FEW = {"samples": 4, "tokens": 128}
-LATER_BLOCKS = r"re:.*layers\.([4-9]|\d\d)\."  # left alone, so that a test takes a minute and not five
+LATER_BLOCKS = (
+    r"re:.*layers\.([4-9]|\d\d)\."  # left alone, so that a test takes a minute and not five
+)
 LINEAR_LAYERS = 7 * 4
 ASK = """
 import sys
@@ -49,7 +51,9 @@ def quick(name: str) -> Recipe:
     recipe = catalog.find_recipe(name)
     last = recipe.steps[-1].model_copy(update={"ignore": ("lm_head", LATER_BLOCKS)})
     calibration = recipe.calibration.model_copy(update=FEW)
-    return recipe.model_copy(update={"steps": (*recipe.steps[:-1], last), "calibration": calibration})
+    return recipe.model_copy(
+        update={"steps": (*recipe.steps[:-1], last), "calibration": calibration}
+    )
 
 
 def order(recipe: Recipe, calibration: Path | None = None) -> VariantRequest:
@@ -69,7 +73,11 @@ def make(wanted: VariantRequest, home: Path, on_progress: object = lambda _: Non
 def answer_of(variant: MadeVariant) -> str:
     python = environment_python("quantize", default_home())
     done = subprocess.run(
-        [python, "-I", "-c", ASK, variant.path], check=True, capture_output=True, text=True, timeout=300
+        [python, "-I", "-c", ASK, variant.path],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     return done.stdout.strip()
 
@@ -114,7 +122,10 @@ def test_gptq_tells_its_progress_for_each_layer(home: Path) -> None:
 
 
 def test_awq_calibrated_on_a_chat(home: Path, tmp_path: Path) -> None:
-    talk = [{"role": "user", "content": "Name a river."}, {"role": "assistant", "content": "The Danube, for one."}]
+    talk = [
+        {"role": "user", "content": "Name a river."},
+        {"role": "assistant", "content": "The Danube, for one."},
+    ]
     chat = tmp_path / "chat.jsonl"
     chat.write_text("".join(json.dumps({"messages": talk}) + "\n" for _ in range(2)))
     recipe = quick("w4a16-awq")
@@ -127,13 +138,17 @@ def test_awq_calibrated_on_a_chat(home: Path, tmp_path: Path) -> None:
     assert made.manifest.bits_per_weight.linear_layers == pytest.approx(4 + (16 + 4) / 64, abs=0.06)
 
 
-def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Path, tmp_path: Path) -> None:
+def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(
+    home: Path, tmp_path: Path
+) -> None:
     made_before = make(order(catalog.find_recipe("w8a8-rtn")), home)
     shutil.copytree(made_before.folder, tmp_path / "variants" / made_before.folder.name)
     (finished,) = variants.list_variants(tmp_path)
     wanted = order(quick("w8a8-smooth-ptq"))
     command = [sys.executable, "-c", MAKE, str(tmp_path), "w8a8-smooth-ptq"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as run:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as run:
         assert run.stdout is not None
         for line in run.stdout:
             if int(line) >= 2:  # some layers are done
@@ -153,4 +168,7 @@ def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Pa
     assert seen == [], "a finished variant was made again"
     made = make(wanted, tmp_path)
     assert not leftover.exists()
-    assert {variant.folder for variant in variants.list_variants(tmp_path)} == {finished.folder, made.folder}
+    assert {variant.folder for variant in variants.list_variants(tmp_path)} == {
+        finished.folder,
+        made.folder,
+    }

@@ -38,9 +38,13 @@ def test_two_files_of_a_hub_are_downloaded_and_compared(
     names = [f"other/Small-135M-GGUF:{type}" for type in RECIPES.values()]
     with hub_server() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        hub.repositories["other/Small-135M-GGUF"] = Repository({"c" * 40: files}, {"main": "c" * 40})
+        hub.repositories["other/Small-135M-GGUF"] = Repository(
+            {"c" * 40: files}, {"main": "c" * 40}
+        )
         asked = bitbench(capsys, "quick", *names)
-        assert re.search(r"model +other/Small-135M-GGUF:Q4_0 +unknown +8\d\.\d MiB", asked.out), asked.out
+        assert re.search(r"model +other/Small-135M-GGUF:Q4_0 +unknown +8\d\.\d MiB", asked.out), (
+            asked.out
+        )
         answer = bitbench(capsys, "quick", *names, "--into", "out", "--yes")
     assert answer.exit_code == 0, answer.out + answer.err
     study = StudyFolder.existing(tmp_path / "out").read().study

@@ -37,7 +37,9 @@ def run_child(*arguments: str | Path, interpret: bool, cache: Path) -> str:
         "TRITON_CACHE_DIR": str(cache),  # its own, so that it really compiles
     }
     python = environment_python("triton", default_home())
-    done = subprocess.run([python, CHILD, *arguments], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, CHILD, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -46,9 +48,15 @@ def layers() -> dict[str, VptqLayer]:
     rng = np.random.default_rng(5)
     made = {
         "12 + 8 bits": make_layer(rng, out_features=64, columns_per_group=128),
-        "13 + 9 bits, odd sizes": make_layer(rng, out_features=45, columns_per_group=131, sizes=(8192, 512)),
-        "16 + 8 bits, as in public models": make_layer(rng, out_features=24, columns_per_group=70, sizes=(65536, 256)),
-        "one codebook, of no power of two": make_layer(rng, out_features=17, columns_per_group=65, sizes=(300, 0)),
+        "13 + 9 bits, odd sizes": make_layer(
+            rng, out_features=45, columns_per_group=131, sizes=(8192, 512)
+        ),
+        "16 + 8 bits, as in public models": make_layer(
+            rng, out_features=24, columns_per_group=70, sizes=(65536, 256)
+        ),
+        "one codebook, of no power of two": make_layer(
+            rng, out_features=17, columns_per_group=65, sizes=(300, 0)
+        ),
         "outliers, groups, permutation, scale and bias": make_layer(
             rng,
             out_features=43,
@@ -74,7 +82,9 @@ def as_stored(layer: VptqLayer) -> VptqLayer:
         layer,
         centroids=half(layer.centroids),
         residual_centroids=None if residual is None else half(residual),
-        outliers=None if outliers is None else replace(outliers, centroids=half(outliers.centroids)),
+        outliers=None
+        if outliers is None
+        else replace(outliers, centroids=half(outliers.centroids)),
     )
 
 
@@ -85,23 +95,41 @@ def relative_error(found: Floats, wanted: Doubles) -> float:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_interpreter_gives_the_references_result(batch: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(batch)
-    cases = [(layer, rng.normal(size=(batch, layer.in_features)).astype(np.float32)) for layer in layers().values()]
+    cases = [
+        (layer, rng.normal(size=(batch, layer.in_features)).astype(np.float32))
+        for layer in layers().values()
+    ]
     (tmp_path / "cases").write_bytes(pickle.dumps(cases))
-    run_child("multiply", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache")
+    run_child(
+        "multiply",
+        tmp_path / "cases",
+        tmp_path / "out.npz",
+        interpret=True,
+        cache=tmp_path / "cache",
+    )
     results = np.load(tmp_path / "out.npz")
     for name, (layer, x), key in zip(layers(), cases, results.files, strict=True):
         wanted = multiply(dequantize_layout(layer), x, layer.bias)
         assert relative_error(results[key], wanted) < 1e-6, name
 
 
-def test_a_models_layer_runs_few_rows_by_the_kernel_and_many_by_a_dense_matrix(tmp_path: Path) -> None:
+def test_a_models_layer_runs_few_rows_by_the_kernel_and_many_by_a_dense_matrix(
+    tmp_path: Path,
+) -> None:
     odd = layers()["outliers, groups, permutation, scale and bias"]
     indices = odd.indices[:1]
-    sixes = VptqLayer(in_features=66, out_features=36, centroids=odd.centroids[:1, :, :6], indices=indices)
+    sixes = VptqLayer(
+        in_features=66, out_features=36, centroids=odd.centroids[:1, :, :6], indices=indices
+    )
     rng = np.random.default_rng(2)
-    cases = [(layer, rng.normal(size=(1, layer.in_features)).astype(np.float32)) for layer in (odd, sixes)]
+    cases = [
+        (layer, rng.normal(size=(1, layer.in_features)).astype(np.float32))
+        for layer in (odd, sixes)
+    ]
     (tmp_path / "cases").write_bytes(pickle.dumps(cases))
-    run_child("layer", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache")
+    run_child(
+        "layer", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache"
+    )
     found = np.load(tmp_path / "out.npz")
     for number, (layer, x) in enumerate(cases):
         wanted = multiply(dequantize_layout(layer), x, layer.bias)
@@ -109,14 +137,20 @@ def test_a_models_layer_runs_few_rows_by_the_kernel_and_many_by_a_dense_matrix(t
         assert relative_error(found[f"many{number}"], wanted) < 1e-6
     assert str(found["kind0"]) == "VPTQ 4096/256, Triton kernel up to 8 rows, dense above"
     codebooks = 2 * 8 * 2 * (4096 + 256) + 2 * 64 * 4
-    assert codebooks < int(found["bytes0"]) < codebooks + 43 * 137 + 4 * 137 * 5, "indices, not weights"
+    assert codebooks < int(found["bytes0"]) < codebooks + 43 * 137 + 4 * 137 * 5, (
+        "indices, not weights"
+    )
     assert "expanded to dense at load (vectors of 6)" in str(found["kind1"])
 
 
-def test_the_kernel_bench_checks_and_times_it_like_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_bench_checks_and_times_it_like_any_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On the processor, where only the interpreter lets it run; the CPU's own case stands beside it."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    found = bench(["torch-linear", "torch-mv", "vptq-triton-4096-256", "vptq-triton-8192-512"], batches=(1, 9))
+    found = bench(
+        ["torch-linear", "torch-mv", "vptq-triton-4096-256", "vptq-triton-8192-512"], batches=(1, 9)
+    )
     assert found.machine.device is KernelDevice.CPU
     timings = {(timing.case, timing.batch): timing for timing in found.timings}
     for name in ("vptq-triton-4096-256", "vptq-triton-8192-512"):
@@ -127,7 +161,9 @@ def test_the_kernel_bench_checks_and_times_it_like_any_case(monkeypatch: pytest.
         assert timings[name, 9].cause == "takes batches from 1 to 8"
     small = timings["vptq-triton-4096-256", 1]
     assert small.weight_bytes == 25 * 4 * (20 * 72 // 32) + 2 * 8 * (4096 + 256)
-    assert "vptq-triton-4096-256" in markdown(kernel_document(summarize_kernels(found, ["torch-linear", "torch-mv"])))
+    assert "vptq-triton-4096-256" in markdown(
+        kernel_document(summarize_kernels(found, ["torch-linear", "torch-mv"]))
+    )
 
 
 def test_without_the_interpreter_it_is_left_out_on_a_processor_and_says_why_where_it_is_named(
@@ -140,7 +176,9 @@ def test_without_the_interpreter_it_is_left_out_on_a_processor_and_says_why_wher
 
 
 def test_an_environment_whose_torch_sees_no_gpu_says_what_to_do() -> None:
-    with pytest.raises(KernelError, match=r"torch 2\.\S+ sees no CUDA device; .*bitbench env create transformers"):
+    with pytest.raises(
+        KernelError, match=r"torch 2\.\S+ sees no CUDA device; .*bitbench env create transformers"
+    ):
         bench(["torch-mv"], device=KernelDevice.CUDA)
 
 

@@ -15,7 +15,9 @@ from bitbench.engines.environments import environment_python
 from bitbench.features.kernels.runner import SEED_INPUTS, native_module
 from bitbench.machine.workplace import default_home
 
-pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
+pytest.importorskip(
+    "bitbench._native", reason="the native part was not built: no C++ compiler here"
+)
 pytestmark = pytest.mark.timeout(900)
 
 LOAD = """

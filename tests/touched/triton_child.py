@@ -40,7 +40,13 @@ def compile_ahead() -> None:
 
     from bitbench.features.vptq.triton_kernel import COLUMN_TILE, ROW_TILE, multiply_segment
 
-    types = {"x": "*bf16", "words": "*i32", "main": "*fp16", "residual": "*fp16", "partial": "*fp32"}
+    types = {
+        "x": "*bf16",
+        "words": "*i32",
+        "main": "*fp16",
+        "residual": "*fp16",
+        "partial": "*fp32",
+    }
     for main_bits, residual_bits, batch in ((12, 8, 1), (13, 9, 1), (16, 8, 8), (12, 0, 1)):
         constants = {
             "main_bits": main_bits,
@@ -51,11 +57,15 @@ def compile_ahead() -> None:
             "column_tile": COLUMN_TILE,
         }
         names = multiply_segment.arg_names
-        signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
+        signature = {
+            name: "constexpr" if name in constants else types.get(name, "i32") for name in names
+        }
         source = ASTSource(multiply_segment, signature, constants)
         made = triton.compile(source, target=GPUTarget("cuda", 80, 32))
         target = next(line for line in made.asm["ptx"].splitlines() if line.startswith(".target"))
-        print(f"{main_bits}+{residual_bits} batch {batch}: {target}, {len(made.asm['cubin'])} bytes")
+        print(
+            f"{main_bits}+{residual_bits} batch {batch}: {target}, {len(made.asm['cubin'])} bytes"
+        )
 
 
 if __name__ == "__main__":

@@ -42,11 +42,15 @@ DESIGNS = pytest.mark.parametrize(
 def told_apart(speeds: list[float], noise: Noise, measure: Measure, seed: int) -> bool:
     """Simulate one study; is any pair of its configs ranked apart?"""
     rng = np.random.default_rng(seed)
-    plan = make_plan([f"config-{number}" for number in range(len(speeds))], [WORKLOAD], measure, seed=seed)
+    plan = make_plan(
+        [f"config-{number}" for number in range(len(speeds))], [WORKLOAD], measure, seed=seed
+    )
     trials = [
         trial
         for point, speed in zip(plan.points, speeds, strict=True)
-        for trial in measured_trials(point, measure, 1000 * speed, rng, between=noise.between, within=noise.within)
+        for trial in measured_trials(
+            point, measure, 1000 * speed, rng, between=noise.between, within=noise.within
+        )
     ]
     (ranking,) = summarize(plan, trials, []).rankings
     return any(len(entry.undecided_with) < len(speeds) - 1 for entry in ranking.entries)
@@ -61,7 +65,9 @@ MOST_FALSE = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
 
 
 @DESIGNS
-def test_equal_variants_are_seldom_ranked_apart(noise: Noise, measure: Measure, gain: float) -> None:
+def test_equal_variants_are_seldom_ranked_apart(
+    noise: Noise, measure: Measure, gain: float
+) -> None:
     assert share_told_apart([1.0, 1.0], noise, measure) <= MOST_FALSE
 
 

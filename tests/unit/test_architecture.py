@@ -31,11 +31,16 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def graph() -> dict[str, set[str]]:
-    return {name: {*imported(ast.parse(path.read_text()))} & MODULES.keys() - {name} for name, path in MODULES.items()}
+    return {
+        name: {*imported(ast.parse(path.read_text()))} & MODULES.keys() - {name}
+        for name, path in MODULES.items()
+    }
 
 
 def test_no_import_leads_back() -> None:
-    order = [*TopologicalSorter(graph()).static_order()]  # raises CycleError, which names the circle
+    order = [
+        *TopologicalSorter(graph()).static_order()
+    ]  # raises CycleError, which names the circle
     assert {*order} == MODULES.keys()
 
 
@@ -44,7 +49,12 @@ ONE = "bitbench.study.plan"
 
 @pytest.mark.parametrize(
     "code",
-    [f"import {ONE}", "from bitbench.study import plan", f"from {ONE} import Plan", f"def f():\n    import {ONE}"],
+    [
+        f"import {ONE}",
+        "from bitbench.study import plan",
+        f"from {ONE} import Plan",
+        f"def f():\n    import {ONE}",
+    ],
 )
 def test_every_form_of_import_is_seen(code: str) -> None:
     assert [*imported(ast.parse(code))] == [ONE]
@@ -64,13 +74,23 @@ def writing(tree: ast.AST) -> Iterator[str]:
                 pass  # of click: it writes the text of --help
             case ast.Call(func=ast.Attribute(attr=name)) if name in WRITING_CALLS:
                 yield f"{name}, line {node.lineno}"
-            case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(str(mode)), *_]) if {*mode} & {*"wax+"}:
+            case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(str(mode)), *_]) if {
+                *mode
+            } & {*"wax+"}:
                 yield f"open, line {node.lineno}"
 
 
 def test_files_are_written_through_one_door() -> None:
-    others = {name: path for name, path in MODULES.items() if name != DOOR and not name.startswith(ELSEWHERE)}
-    found = {name: calls for name, path in others.items() if (calls := [*writing(ast.parse(path.read_text()))])}
+    others = {
+        name: path
+        for name, path in MODULES.items()
+        if name != DOOR and not name.startswith(ELSEWHERE)
+    }
+    found = {
+        name: calls
+        for name, path in others.items()
+        if (calls := [*writing(ast.parse(path.read_text()))])
+    }
     assert found == {}
     assert [*writing(ast.parse("path.open('wb'); path.write_text(''); path.open()"))] == [
         "open, line 1",
@@ -85,7 +105,10 @@ ARCHITECTURE = (SOURCE.parent / "ARCHITECTURE.md").read_text()
 def test_files_and_folders_of_the_page_exist(name: str) -> None:
     """Below the package, in one of its packages (`workers/` of `quality/`), or in the repository."""
     package = SOURCE / "bitbench"
-    assert any(place.exists() for place in (package / name, SOURCE.parent / name, *package.glob(f"*/{name}")))
+    assert any(
+        place.exists()
+        for place in (package / name, SOURCE.parent / name, *package.glob(f"*/{name}"))
+    )
 
 
 def test_the_page_has_a_line_for_each_package() -> None:

@@ -26,7 +26,9 @@ def names(text: str) -> list[str]:
 
 
 def test_each_combination_is_a_setup_whose_name_says_which() -> None:
-    text = study("  - {engine: llamacpp, kv_cache: [f16, q8_0], args: {threads: 2, ubatch-size: [128, 512]}}\n")
+    text = study(
+        "  - {engine: llamacpp, kv_cache: [f16, q8_0], args: {threads: 2, ubatch-size: [128, 512]}}\n"
+    )
     setups = parse_study(text, name="s.yaml").engines
     assert [setup.name for setup in setups] == [
         "llamacpp kv=f16 ubatch-size=128",
@@ -34,17 +36,24 @@ def test_each_combination_is_a_setup_whose_name_says_which() -> None:
         "llamacpp kv=q8_0 ubatch-size=128",
         "llamacpp kv=q8_0 ubatch-size=512",
     ]
-    assert [(setup.kv_cache, setup.args) for setup in setups][2] == ("q8_0", {"threads": 2, "ubatch-size": 128})
+    assert [(setup.kv_cache, setup.args) for setup in setups][2] == (
+        "q8_0",
+        {"threads": 2, "ubatch-size": 128},
+    )
 
 
 def test_without_a_list_a_name_stays_as_it_is() -> None:
-    assert names(study("  - {engine: vllm, name: mine, kv_cache: fp8, args: {enforce-eager: true}}\n")) == ["mine"]
+    assert names(
+        study("  - {engine: vllm, name: mine, kv_cache: fp8, args: {enforce-eager: true}}\n")
+    ) == ["mine"]
 
 
 def test_an_argument_may_be_missing_on_and_off_and_an_object_is_named_by_its_values() -> None:
     listed = json.dumps([None, SPECULATIVE])
     setups = parse_study(
-        study(f"  - {{engine: vllm, args: {{speculative-config: {listed}, enforce-eager: [true, false]}}}}\n"),
+        study(
+            f"  - {{engine: vllm, args: {{speculative-config: {listed}, enforce-eager: [true, false]}}}}\n"
+        ),
         name="s.yaml",
     ).engines
     assert [setup.name for setup in setups] == [
@@ -67,12 +76,17 @@ def test_schema_and_round_trip() -> None:
     assert type(asked).model_validate_json(asked.model_dump_json()) == asked
 
 
-def test_a_plan_and_its_lock_tell_the_combinations_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_and_its_lock_tell_the_combinations_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = study("  - {engine: null, args: {tpot: [1ms, 4ms]}}\n", "baseline: null tpot=4ms\n")
     (tmp_path / "s.yaml").write_text(text)
     shown = bitbench(capsys, "plan", str(tmp_path / "s.yaml")).out
     assert "null tpot=1ms" in shown
     assert "null tpot=4ms" in shown
     plan = plan_study(tmp_path / "s.yaml", Workplace(tmp_path))
-    assert [point.name for point in plan.points] == ["null tpot=1ms · interactive", "null tpot=4ms · interactive"]
+    assert [point.name for point in plan.points] == [
+        "null tpot=1ms · interactive",
+        "null tpot=4ms · interactive",
+    ]
     assert type(plan).model_validate_json(plan.model_dump_json()) == plan

@@ -38,7 +38,9 @@ class PaperRun:
     plan: Plan
     start_s: Callable[[int], float]
     trial_s: Callable[[str, int], float] = lambda _name, _block: 5.0
-    fails: frozenset[tuple[str, int]] = frozenset()  # a config, and the block in which its trials crash
+    fails: frozenset[tuple[str, int]] = (
+        frozenset()
+    )  # a config, and the block in which its trials crash
     best: float = 103.0  # tok/s of b; others have 100 or 101
     available_bytes: int = 2**34
     now_s: float = 0.0
@@ -112,7 +114,10 @@ class PaperRun:
         """Trials of the config that has most, block by block."""
         trials = [one for one in self.records if isinstance(one, TrialRecord)]
         return [
-            max(sum(one.point == point and one.block == block for one in trials) for point in self.plan.points)
+            max(
+                sum(one.point == point and one.block == block for one in trials)
+                for point in self.plan.points
+            )
             for block in sorted({one.block for one in trials})
         ]
 
@@ -138,7 +143,10 @@ def test_starts_that_became_quick_buy_blocks() -> None:
 
 def test_time_that_buys_no_other_start_becomes_rounds() -> None:
     """The second block is planned with starts of 40 s; they take 5 s, and no third is asked for."""
-    run = PaperRun(paper_plan("ab", budget="6m", starts=2, trials={"min": 1, "max": 100}), quick_after_the_first).run()
+    run = PaperRun(
+        paper_plan("ab", budget="6m", starts=2, trials={"min": 1, "max": 100}),
+        quick_after_the_first,
+    ).run()
     planned = next(rounds for block, rounds in run.asked if block == 1)
     first, second = run.rounds()
     assert second > planned >= first
@@ -149,11 +157,19 @@ def test_rounds_beyond_those_planned_need_no_start() -> None:
     """In chunks and visits the others are gone by then."""
     measure = {"budget": "6m", "starts": 2, "trials": {"min": 1, "max": 100}}
     fits_two = int(2.5 * NullEngine.overhead_bytes / 0.85)
-    in_chunks = PaperRun(paper_plan("abc", **measure), quick_after_the_first, available_bytes=fits_two).run()
+    in_chunks = PaperRun(
+        paper_plan("abc", **measure), quick_after_the_first, available_bytes=fits_two
+    ).run()
     visits = PaperRun(paper_plan("abc", schedule="visits", **measure), quick_after_the_first).run()
-    numbers = {one.round for one in in_chunks.records if isinstance(one, TrialRecord) and one.block == 0}
+    numbers = {
+        one.round for one in in_chunks.records if isinstance(one, TrialRecord) and one.block == 0
+    }
     baseline = in_chunks.plan.configs[0]
-    others = [one for one in in_chunks.records if isinstance(one, TrialRecord) and one.point.config != baseline]
+    others = [
+        one
+        for one in in_chunks.records
+        if isinstance(one, TrialRecord) and one.point.config != baseline
+    ]
     of_each = Counter(one.point for one in others if one.block == 0)
     assert sum(of_each.values()) == len(numbers)  # each chunk has its own
     for run in (in_chunks, visits):
@@ -177,7 +193,9 @@ def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:
 @pytest.mark.parametrize("block", [0, 1])
 def test_one_that_failed_keeps_no_other_from_rounds(block: int) -> None:
     measure = {"budget": "6m", "starts": 2, "trials": {"min": 1, "max": 100}}
-    run = PaperRun(paper_plan("abc", **measure), quick_after_the_first, fails=frozenset({("c", block)})).run()
+    run = PaperRun(
+        paper_plan("abc", **measure), quick_after_the_first, fails=frozenset({("c", block)})
+    ).run()
     planned = next(rounds for number, rounds in run.asked if number == 1)
     assert run.rounds()[1] > planned
 
@@ -195,11 +213,17 @@ def test_a_run_that_is_killed_after_any_record_goes_on_as_it_was_decided(names: 
             run.go_on() if run.records else run.run()
             decided = list(run.study.tasks)
         run.go_on()
-        assert [task.points for task in run.study.tasks[: len(decided)]] == [task.points for task in decided]
-        assert [task.rounds for task in run.study.tasks[: len(decided) - 1]] == [task.rounds for task in decided[:-1]]
+        assert [task.points for task in run.study.tasks[: len(decided)]] == [
+            task.points for task in decided
+        ]
+        assert [task.rounds for task in run.study.tasks[: len(decided) - 1]] == [
+            task.rounds for task in decided[:-1]
+        ]
         assert len(run.rounds()) >= 3
         assert run.study.next_group() is None
-        assert max(block_ends(*split(run.records)).values()) <= 8 * 60 + 20  # a start of one config, repeated twice
+        assert (
+            max(block_ends(*split(run.records)).values()) <= 8 * 60 + 20
+        )  # a start of one config, repeated twice
 
 
 def test_the_last_look_is_when_no_other_block_fits() -> None:

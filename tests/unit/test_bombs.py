@@ -13,16 +13,16 @@ from tests.support.limited import plan_within
 LIMIT_S = 5
 LIMIT_BYTES = 500 * 10**6
 HEAD = "name: x\nengines: ['null']\nworkloads: [interactive]\n"
-WORKLOAD = (
-    "name: x\nengines: ['null']\nworkloads: [{{name: w, concurrency: {}, input_tokens: {}, output_tokens: 8{}}}]\n"
-)
+WORKLOAD = "name: x\nengines: ['null']\nworkloads: [{{name: w, concurrency: {}, input_tokens: {}, output_tokens: 8{}}}]\n"
 LETTERS = "abcdefghi"
 
 
 def chained(first: str, form: str) -> str:
     """Each anchor stands for nine of the one before."""
     steps = pairwise(LETTERS)
-    return first + "".join(f"{name}: &{name} {form.format(','.join([f'*{before}'] * 9))}\n" for before, name in steps)
+    return first + "".join(
+        f"{name}: &{name} {form.format(','.join([f'*{before}'] * 9))}\n" for before, name in steps
+    )
 
 
 BOMBS = {
@@ -84,7 +84,9 @@ def explode(study: str, place: Path) -> str:
     (place / "sparse").touch()
     os.truncate(place / "sparse", 2**40)
     (place / "deep.json").write_text("[" * 200_000)
-    (place / "infinite.jsonl").write_text('{"timestamp": 0, "input_length": 1e400, "output_length": 1}\n')
+    (place / "infinite.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 1e400, "output_length": 1}\n'
+    )
     done = forked(plan_within, [Path(study), LIMIT_BYTES], cwd=place, timeout_s=120)
     assert done.returncode == 0, done.stderr[-2000:]
     seconds, _, sentence = done.stdout.partition(" ")
@@ -138,7 +140,9 @@ def test_a_study_file_that_is_none(study: str, sentence: str, tmp_path: Path) ->
     ],
     ids=" ".join,
 )
-def test_an_option_that_is_no_number_or_no_file_is_one_sentence(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_an_option_that_is_no_number_or_no_file_is_one_sentence(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / "s.yaml").write_text(HEAD)
     variables = {**os.environ, "BITBENCH_HOME": str(tmp_path / "home")}
     done = bitbench_process(*arguments, cwd=tmp_path, env=variables, timeout_s=120)

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.alone
 
 SPIN = "while True: pass"
 # Starts it, says its number and ends: nobody's child any more.
-ORPHAN = (
-    f"import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', {SPIN!r}], stdout=subprocess.DEVNULL).pid)"
-)
+ORPHAN = f"import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', {SPIN!r}], stdout=subprocess.DEVNULL).pid)"
 
 
 @contextmanager
@@ -34,7 +32,9 @@ def our_child() -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def a_stranger() -> Iterator[None]:
-    number = int(subprocess.run([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, check=True).stdout)
+    number = int(
+        subprocess.run([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, check=True).stdout
+    )
     try:
         yield
     finally:

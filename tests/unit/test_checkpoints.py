@@ -17,13 +17,20 @@ from bitbench.util.errors import ModelError, StudyFileError
 from tests.support.quantize_stand_in import write_tensors
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
-SIZES = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}
+SIZES = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 8,
+    "num_attention_heads": 2,
+}
 
 
 def checkpoint(folder: Path, *, rows: int = 32, **config: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({**SIZES, **config}))
-    write_tensors(folder / "model.safetensors", {"model.layers.0.q_proj.weight": ("BF16", (rows, 8))})
+    write_tensors(
+        folder / "model.safetensors", {"model.layers.0.q_proj.weight": ("BF16", (rows, 8))}
+    )
     return folder
 
 
@@ -53,15 +60,23 @@ def test_it_is_named_by_what_it_holds_and_belongs_to_its_model(place: Path) -> N
     assert (theirs.model, theirs.form, theirs.is_dense) == (base.model, "awq/w4a16-int", False)
     assert (theirs.path, theirs.checkpoint) == (place / "theirs", str(place / "theirs"))
     assert theirs.content_hash != base.content_hash
-    assert theirs.facts == base.facts.model_copy(update={"quantization": "awq"})  # packed weights tell no parameters
+    assert theirs.facts == base.facts.model_copy(
+        update={"quantization": "awq"}
+    )  # packed weights tell no parameters
 
 
 def test_two_of_the_same_kind_need_names(place: Path) -> None:
     checkpoint(place / "others", quantization_config=AWQ)
-    with pytest.raises(StudyFileError, match="two variants are called w4a16-g128-awq; give each its own name"):
+    with pytest.raises(
+        StudyFileError, match="two variants are called w4a16-g128-awq; give each its own name"
+    ):
         plan(place, of_base(place, "theirs"), of_base(place, "others"))
     planned = plan(place, of_base(place, "theirs"), of_base(place, "others", ", name: others"))
-    assert [variant.name for variant in planned.variants] == ["base/bf16", "base/w4a16-g128-awq", "base/others"]
+    assert [variant.name for variant in planned.variants] == [
+        "base/bf16",
+        "base/w4a16-g128-awq",
+        "base/others",
+    ]
 
 
 def test_a_checkpoint_of_another_model_is_refused(place: Path) -> None:
@@ -94,7 +109,10 @@ def test_a_gguf_file_is_for_llamacpp_and_other_forms_are_not(place: Path) -> Non
         ("base/gguf-bf16", "gguf/dense"),
         ("base/w4a16-g128-awq", "awq/w4a16-int"),
     ]
-    assert [point.config.variant for point in planned.points] == ["base/gguf-q4_k_m", "base/gguf-bf16"]
+    assert [point.config.variant for point in planned.points] == [
+        "base/gguf-q4_k_m",
+        "base/gguf-bf16",
+    ]
     assert "llama.cpp runs only GGUF files" in planned.refusals[-1].reason
     first = llamacpp_gguf_file(place / "gguf-split")
     assert first is not None
@@ -114,7 +132,11 @@ def test_a_quantized_model_is_not_called_bf16(place: Path) -> None:
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "vllm", Support.RUNS),
     ],
 )
-def test_the_compatibility_table_knows_its_form(config: dict[str, Any], engine: str, verdict: Support) -> None:
-    row = look_up_compatibility(describe_quantization(config).form, engine, "cuda", capability=Capability(9, 0))
+def test_the_compatibility_table_knows_its_form(
+    config: dict[str, Any], engine: str, verdict: Support
+) -> None:
+    row = look_up_compatibility(
+        describe_quantization(config).form, engine, "cuda", capability=Capability(9, 0)
+    )
     assert row is not None
     assert row.verdict is verdict

@@ -9,12 +9,30 @@ from pathlib import Path
 import pytest
 
 import bitbench
-from bitbench.util.child_processes import bitbench_child_variables, engine_child_variables, tool_child_variables
+from bitbench.util.child_processes import (
+    bitbench_child_variables,
+    engine_child_variables,
+    tool_child_variables,
+)
 
 PACKAGE = Path(bitbench.__file__).parent
-TOKENS = ("HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN")
+TOKENS = (
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "HUGGING_FACE_HUB_TOKEN",
+    "HUGGINGFACE_HUB_TOKEN",
+    "HUGGINGFACEHUB_API_TOKEN",
+)
 OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-STARTS_A_PROCESS = {"Popen", "run", "check_call", "check_output", "call", "create_subprocess_exec", "posix_spawn"}
+STARTS_A_PROCESS = {
+    "Popen",
+    "run",
+    "check_call",
+    "check_output",
+    "call",
+    "create_subprocess_exec",
+    "posix_spawn",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +41,9 @@ def everything_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "ours")
 
 
-@pytest.mark.parametrize("made", [lambda: engine_child_variables({}), tool_child_variables, bitbench_child_variables])
+@pytest.mark.parametrize(
+    "made", [lambda: engine_child_variables({}), tool_child_variables, bitbench_child_variables]
+)
 def test_no_child_gets_a_token_unless_it_needs_a_hub(made: Callable[[], dict[str, str]]) -> None:
     assert not made().keys() & set(TOKENS)
 
@@ -34,7 +54,10 @@ def test_a_token_that_lies_in_a_file_is_not_used_either() -> None:
 
 def test_a_child_that_needs_a_hub_gets_the_token_and_still_nothing_of_our_python() -> None:
     made = tool_child_variables({"KEY": "endpoint's"}, hub_token=True)
-    assert {name: made[name] for name in (*TOKENS, "KEY")} == {**dict.fromkeys(TOKENS, "ours"), "KEY": "endpoint's"}
+    assert {name: made[name] for name in (*TOKENS, "KEY")} == {
+        **dict.fromkeys(TOKENS, "ours"),
+        "KEY": "endpoint's",
+    }
     assert not made.keys() & set(OF_OUR_PYTHON)
 
 
@@ -50,7 +73,9 @@ def test_a_tool_finds_proxies_and_caches_and_an_engine_only_what_the_study_says(
     assert not engine.keys() & {"HTTPS_PROXY", "HF_HOME"}
 
 
-def test_an_engine_counts_gpus_as_nvml_does_unless_it_is_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_counts_gpus_as_nvml_does_unless_it_is_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     assert engine_child_variables({})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
@@ -61,7 +86,9 @@ def test_bitbench_finds_its_packages_and_its_home_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", ":/packages:src:")  # an empty entry would be the working folder
+    monkeypatch.setenv(
+        "PYTHONPATH", ":/packages:src:"
+    )  # an empty entry would be the working folder
     monkeypatch.setenv("BITBENCH_HOME", "home")
     made = bitbench_child_variables()
     assert made["PYTHONPATH"] == f"/packages:{tmp_path}/src"
@@ -70,20 +97,29 @@ def test_bitbench_finds_its_packages_and_its_home_from_any_folder(
 
 def test_every_process_is_started_with_such_an_environment_in_a_folder_that_is_named() -> None:
     """Workers are left out: they run in one already, and pass it on."""
-    sources = [path for path in PACKAGE.rglob("*.py") if path.parent.name != "workers" and path.name != "guardian.py"]
+    sources = [
+        path
+        for path in PACKAGE.rglob("*.py")
+        if path.parent.name != "workers" and path.name != "guardian.py"
+    ]
     calls = [(path.name, call) for path in sources for call in process_calls(path)]
     assert len(calls) > 5
     for name, call in calls:
-        assert {"env", "cwd"} <= {keyword.arg for keyword in call.keywords}, f"{name}, line {call.lineno}"
+        assert {"env", "cwd"} <= {keyword.arg for keyword in call.keywords}, (
+            f"{name}, line {call.lineno}"
+        )
 
 
 def test_no_other_place_says_how_a_python_is_started() -> None:
     """Workers are left out: they cannot import it, and are started in a folder that was named."""
-    begins_a_command = re.compile(r"(?:\[|[=*] ?\()(?:str\()?(?:sys\.executable|(?:\w+\.)*python)\)?,")
+    begins_a_command = re.compile(
+        r"(?:\[|[=*] ?\()(?:str\()?(?:sys\.executable|(?:\w+\.)*python)\)?,"
+    )
     spelling = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
-        if path.parent.name != "workers" and begins_a_command.search(path.read_text(encoding="utf-8"))
+        if path.parent.name != "workers"
+        and begins_a_command.search(path.read_text(encoding="utf-8"))
     }
     assert spelling == {"util/child_processes.py"}
 
@@ -99,7 +135,9 @@ def process_calls(path: Path) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             function = ast.unparse(node.func)
-            if function in imported or function in {f"subprocess.{name}" for name in STARTS_A_PROCESS}:
+            if function in imported or function in {
+                f"subprocess.{name}" for name in STARTS_A_PROCESS
+            }:
                 yield node
 
 

@@ -29,7 +29,9 @@ def packages_after(code: str) -> set[str]:
 def modules_after(code: str) -> set[str]:
     """What is imported once this has run in a Python of its own."""
     script = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return set(done.stderr.split())
 
 
@@ -67,13 +69,24 @@ def test_a_report_needs_one_part_of_scipy_and_no_engine() -> None:
     code = "import bitbench.cli.outcome, bitbench.reports.write, bitbench.reports.study, bitbench.analysis.intervals"
     modules = modules_after(f"{code}\nbitbench.analysis.intervals.t_quantile(3, 0.9)")
     assert "scipy.special" in modules
-    assert not {"scipy.stats", "altair", "duckdb", "bitbench.running.runner", "bitbench.loadgen.client"} & modules
+    assert (
+        not {
+            "scipy.stats",
+            "altair",
+            "duckdb",
+            "bitbench.running.runner",
+            "bitbench.loadgen.client",
+        }
+        & modules
+    )
 
 
 def test_a_load_worker_imports_what_it_sends_and_writes_with() -> None:
     worker = packages_after("import bitbench.loadgen.worker_process")
     assert {"numpy", "pyarrow", "uvloop"} <= worker
-    assert not (HEAVY | {"rich", "typer", "yaml", "psutil"}) - {"numpy", "pyarrow", "uvloop"} & worker
+    assert (
+        not (HEAVY | {"rich", "typer", "yaml", "psutil"}) - {"numpy", "pyarrow", "uvloop"} & worker
+    )
 
 
 def test_a_mistake_is_one_sentence_and_a_traceback_only_on_request(tmp_path: Path) -> None:
@@ -94,7 +107,9 @@ def test_init_writes_a_file_that_the_schema_knows_and_never_overwrites(tmp_path:
 
 
 @pytest.mark.parametrize("command", [["env", "list"], ["model", "list"], ["doctor"], ["--version"]])
-def test_looking_around_always_works(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_around_always_works(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path))
     done = bitbench(*command)
     assert done.returncode == 0, done.stderr
@@ -102,7 +117,9 @@ def test_looking_around_always_works(command: list[str], tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("group", [(), ("env",), ("model",), ("variant",)])
-def test_every_help_line_fits_a_terminal(group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_help_line_fits_a_terminal(
+    group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     usage, _, listed = bitbench(*group, "--help").stdout.partition("Commands:")
     assert usage.startswith("Usage:")
@@ -111,13 +128,17 @@ def test_every_help_line_fits_a_terminal(group: tuple[str, ...], monkeypatch: py
     assert all(line.endswith(".") and not line.endswith(("...", "…")) for line in lines)
 
 
-def test_help_has_panels_on_one_screen_and_names_what_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_has_panels_on_one_screen_and_names_what_is_rare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = bitbench("--help").stdout.splitlines()
     assert len(lines) <= 42
     assert max(map(len, lines)) <= 80
     begins = {
-        words[0]: words[1] for line in lines if len(words := line.split(maxsplit=2)) > 2 and line.startswith("  ")
+        words[0]: words[1]
+        for line in lines
+        if len(words := line.split(maxsplit=2)) > 2 and line.startswith("  ")
     }
     assert begins["Measure"] == "quick"
     assert begins["Decide"] == "recommend"
@@ -149,9 +170,13 @@ def test_help_of_load_has_panels_and_clean_words(monkeypatch: pytest.MonkeyPatch
 def test_a_table_in_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     (line, *_) = [
-        line for line in bitbench("recipes", "--device", "cpu").stdout.splitlines() if "w4a16-g128-gptq" in line
+        line
+        for line in bitbench("recipes", "--device", "cpu").stdout.splitlines()
+        if "w4a16-g128-gptq" in line
     ]
-    description = "4-bit weights in groups of 128, GPTQ, as most checkpoints on the hub have it (untested)"
+    description = (
+        "4-bit weights in groups of 128, GPTQ, as most checkpoints on the hub have it (untested)"
+    )
     assert " ".join(line.split()) == f"w4a16-g128-gptq ✓ vllm {description}"
 
 

@@ -59,7 +59,9 @@ def side(
         for trial in measured_trials(point, measure, 1000 * speed, rng, between=0.010, within=0.015)
     ]
     instances = [
-        make_instance(config, 0, facts=facts or InstanceFacts(engine_version="1.0", kernels=("int8",)))
+        make_instance(
+            config, 0, facts=facts or InstanceFacts(engine_version="1.0", kernels=("int8",))
+        )
         for config in plan.configs
     ]
     return make_records(plan, trials, instances, name=name, lock=lock)
@@ -70,7 +72,9 @@ def with_study(of: StudyRecords, study: Study) -> StudyRecords:
     return replace(of, lock=of.lock.model_copy(update={"plan": plan}))
 
 
-def against(before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequence[Fact] = ()) -> Comparison:
+def against(
+    before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequence[Fact] = ()
+) -> Comparison:
     conditions = [gate_condition(text) for text in limits]
     return compare_studies(before, after, conditions=conditions, allowed=allow)
 
@@ -83,7 +87,10 @@ def test_ten_percent_faster_passes_and_is_said() -> None:
     comparison = against(side("a", 1.0, 1), side("b", 1.1, 2), SLOWER_BY_3)
     assert comparison.exit_code == 0
     assert {point.verdict for point in comparison.points} == {ChangeVerdict.FASTER}
-    assert all(point.ratio and point.ratio.value == pytest.approx(1.1, abs=0.03) for point in comparison.points)
+    assert all(
+        point.ratio and point.ratio.value == pytest.approx(1.1, abs=0.03)
+        for point in comparison.points
+    )
     assert {gate.verdict for gate in comparison.gates} == {Verdict.MET}
 
 
@@ -91,10 +98,14 @@ def test_what_is_alike_is_said_once() -> None:
     plan = make_plan(["e"], WORKLOADS[:1])
     configs = [Config(variant=f"m/v{number}", engine="e") for number in range(6)]
     points = tuple(Point(config=one, workload=WORKLOADS[0].name) for one in configs)
-    variants = tuple(Variant(name=one.variant, model="m", recipe=one.variant[2:]) for one in configs)
+    variants = tuple(
+        Variant(name=one.variant, model="m", recipe=one.variant[2:]) for one in configs
+    )
     many = plan.model_copy(update={"points": points, "variants": variants})
     trials = [
-        make_trial(point, block, index, metrics=speed_metrics(WORKLOADS[0], 100 + block + index / 10))
+        make_trial(
+            point, block, index, metrics=speed_metrics(WORKLOADS[0], 100 + block + index / 10)
+        )
         for point in points
         for block in range(3)
         for index in range(3)
@@ -111,7 +122,9 @@ def test_the_interval_beside_a_verdict_agrees_with_it() -> None:
     few = Measure(starts=Count(min=3, max=3), trials=Count(min=2, max=2))
     disagreeing = 0
     for seed in range(40):
-        points = against(side("a", 1.0, seed, measure=few), side("b", 1.015, 100 + seed, measure=few)).points
+        points = against(
+            side("a", 1.0, seed, measure=few), side("b", 1.015, 100 + seed, measure=few)
+        ).points
         for point in points:
             assert point.ratio is not None
             assert point.ratio.interval is not None
@@ -126,17 +139,26 @@ def test_the_interval_beside_a_verdict_agrees_with_it() -> None:
 
 def test_too_few_starts_are_inconclusive_and_more_decide() -> None:
     few = Measure(starts=Count(min=2, max=2), trials=Count(min=3, max=3))
-    comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)
+    comparison = against(
+        side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3
+    )
     assert comparison.exit_code == 2
     unsure = [gate for gate in comparison.gates if gate.verdict is Verdict.INCONCLUSIVE]
     assert {gate.reason for gate in unsure} == {"the interval contains the limit"}
     enough = Measure(starts=Count(min=60, max=60), trials=Count(min=3, max=3))
-    assert against(side("a", 1.0, 3, measure=enough), side("b", 0.95, 4, measure=enough), SLOWER_BY_3).exit_code == 1
+    assert (
+        against(
+            side("a", 1.0, 3, measure=enough), side("b", 0.95, 4, measure=enough), SLOWER_BY_3
+        ).exit_code
+        == 1
+    )
 
 
 def test_one_start_decides_nothing() -> None:
     one = Measure(starts=Count(min=1, max=1), trials=Count(min=10, max=10))
-    comparison = against(side("a", 1.0, 5, measure=one), side("b", 0.5, 6, measure=one), SLOWER_BY_3)
+    comparison = against(
+        side("a", 1.0, 5, measure=one), side("b", 0.5, 6, measure=one), SLOWER_BY_3
+    )
     assert comparison.exit_code == 2
     assert "one side has a single start, which does not cover a restart." in page(comparison)
 
@@ -155,14 +177,18 @@ def test_an_endpoint_that_runs_already_is_judged_on_its_trials() -> None:
     assert slower.exit_code is ExitCode.FAILED
     text = page(slower)
     assert "and the intervals do not cover a restart" in text
-    equal = against(running("a", 1.0, 5, trials=3), running("b", 1.0, 6, trials=3), "output_throughput < -30%")
+    equal = against(
+        running("a", 1.0, 5, trials=3), running("b", 1.0, 6, trials=3), "output_throughput < -30%"
+    )
     assert equal.exit_code is ExitCode.DONE
     few = against(running("a", 1.0, 5, trials=2), running("b", 0.5, 6, trials=3), SLOWER_BY_3)
     assert few.exit_code is ExitCode.INCONCLUSIVE
     assert "one side has fewer than 3 trials." in page(few)
 
 
-def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(tmp_path: Path) -> None:
+def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(
+    tmp_path: Path,
+) -> None:
     one = Measure(starts=Count(min=1, max=1), trials=Count(min=10, max=10))
     before, after = side("a", 1.0, 5, measure=one), side("b", 1.0, 6, measure=one)
     folders = write(before, tmp_path / "a"), write(after, tmp_path / "b")
@@ -171,9 +197,14 @@ def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(t
     allowed = compare(*folders, **asked, allow_inconclusive=True)
     assert allowed.exit_code is ExitCode.DONE
     assert "exit code 0" in page(allowed)
-    lost = replace(after, trials=[trial for trial in after.trials if trial.point != after.plan.points[0]])
+    lost = replace(
+        after, trials=[trial for trial in after.trials if trial.point != after.plan.points[0]]
+    )
     lost_folder = write(lost, tmp_path / "lost")
-    assert compare(folders[0], lost_folder, **asked, allow_inconclusive=True).exit_code is ExitCode.INCONCLUSIVE
+    assert (
+        compare(folders[0], lost_folder, **asked, allow_inconclusive=True).exit_code
+        is ExitCode.INCONCLUSIVE
+    )
 
 
 def test_limits_in_both_directions() -> None:
@@ -181,10 +212,19 @@ def test_limits_in_both_directions() -> None:
     assert slow.exit_code == 1
     assert gate_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
     assert gate_condition("latency > 5%").metric == "latency_s"
-    for wrong in ("output_throughput", "speed < -3%", "ttft < -100%", "ttft < 3 ms", "ttft = 3%", "ttft < ..%"):
+    for wrong in (
+        "output_throughput",
+        "speed < -3%",
+        "ttft < -100%",
+        "ttft < 3 ms",
+        "ttft = 3%",
+        "ttft < ..%",
+    ):
         with pytest.raises(UsageError):
             gate_condition(wrong)
-    with pytest.raises(UsageError, match='needs a percent sign; write "ttft > 3%" or "ttft > 300%"'):
+    with pytest.raises(
+        UsageError, match='needs a percent sign; write "ttft > 3%" or "ttft > 300%"'
+    ):
         gate_condition("ttft > 3")
     assert gate_condition("ttft > 0").change == 0
 
@@ -200,19 +240,41 @@ CHOSEN = chosen("MarlinLinearKernel").model_copy(update={"kernels": ()})
 def test_variants_that_differ_only_in_kernel_are_told_apart_by_it() -> None:
     marlin, conch = chosen("MarlinLinearKernel"), chosen("ConchLinearKernel")
     against(side("a", 1.0, 9, facts=marlin), side("b", 1.0, 10, facts=marlin))
-    with pytest.raises(CannotCompareError, match=r"W4A16: MarlinLinearKernel and W4A16: ConchLinearKernel.*--allow"):
+    with pytest.raises(
+        CannotCompareError, match=r"W4A16: MarlinLinearKernel and W4A16: ConchLinearKernel.*--allow"
+    ):
         against(side("a", 1.0, 9, facts=marlin), side("b", 1.0, 10, facts=conch))
 
 
 @pytest.mark.parametrize(
     ("change", "fact", "said"),
     [
-        ({"facts": InstanceFacts(engine_version="1.1", kernels=("int8",))}, Fact.ENGINE_VERSION, "1.0 and 1.1"),
-        ({"facts": InstanceFacts(engine_version="1.0", kernels=("bf16",))}, Fact.KERNEL, "int8 and bf16"),
+        (
+            {"facts": InstanceFacts(engine_version="1.1", kernels=("int8",))},
+            Fact.ENGINE_VERSION,
+            "1.0 and 1.1",
+        ),
+        (
+            {"facts": InstanceFacts(engine_version="1.0", kernels=("bf16",))},
+            Fact.KERNEL,
+            "int8 and bf16",
+        ),
         ({"facts": InstanceFacts(engine_version="1.0")}, Fact.KERNEL, "int8 and unknown"),
-        ({"facts": CHOSEN}, Fact.KERNEL, "int8 and W4A16: MarlinLinearKernel"),  # one side does not tell layers apart
-        ({"lock": {**LOCK, "host": {**LOCK["host"], "cores": 4}}}, Fact.HOST, r"host \(cores\): 2 and 4"),
-        ({"lock": {**LOCK, "environments": {"vllm": {"torch": "2.14"}}}}, Fact.ENVIRONMENT, "2.13.0 and 2.14"),
+        (
+            {"facts": CHOSEN},
+            Fact.KERNEL,
+            "int8 and W4A16: MarlinLinearKernel",
+        ),  # one side does not tell layers apart
+        (
+            {"lock": {**LOCK, "host": {**LOCK["host"], "cores": 4}}},
+            Fact.HOST,
+            r"host \(cores\): 2 and 4",
+        ),
+        (
+            {"lock": {**LOCK, "environments": {"vllm": {"torch": "2.14"}}}},
+            Fact.ENVIRONMENT,
+            "2.13.0 and 2.14",
+        ),
         ({"lock": {**LOCK, "bitbench": "9"}}, Fact.TOOL, "bitbench 0.1.0 and bitbench 9"),
     ],
 )
@@ -246,7 +308,9 @@ def test_arguments_and_shapes_are_facts() -> None:
     longer = tuple(one.model_copy(update={"input_tokens": 999}) for one in WORKLOADS)
     study = after.plan.study.model_copy(update={"workloads": longer})
     other = with_study(after, study)
-    with pytest.raises(CannotCompareError, match="workload interactive is not the same: input_tokens 128 and 999"):
+    with pytest.raises(
+        CannotCompareError, match="workload interactive is not the same: input_tokens 128 and 999"
+    ):
         against(before, other, allow=list(Fact))
 
 
@@ -276,7 +340,9 @@ def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
 def test_two_configs_of_one_study() -> None:
     both = side("a", 1.0, 15, engines=("old", "new"))
     pair = (Config(variant="none", engine="old"), Config(variant="none", engine="new"))
-    comparison = compare_within_study(both, [pair], conditions=[gate_condition("output_throughput < -20%")])
+    comparison = compare_within_study(
+        both, [pair], conditions=[gate_condition("output_throughput < -20%")]
+    )
     assert len(comparison.points) == 2
     assert comparison.exit_code == 0
     assert page(comparison).startswith("# `new` against `old`\n")
@@ -311,14 +377,21 @@ def write(study: StudyRecords, path: Path) -> Path:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = write(side("a", 1.0, 18, engines=("old", "new")), tmp_path / "a")
     after = write(side("b", 0.8, 19, engines=("old", "new")), tmp_path / "b")
-    said = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3, "--format", "markdown")
+    said = bitbench(
+        capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3, "--format", "markdown"
+    )
     assert said.exit_code == 1
     assert "**Limits: 4 missed; exit code 1.**" in said.out
     corrected = "Corrected for 4 comparisons (98.75 % intervals each): the overall false-alarm rate stays below 5 %."
     assert corrected in said.out
     shown = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3)
-    assert shown.out.rstrip().endswith("Limits: 4 missed; exit code 1.")  # what is read last stays on the screen
-    assert bitbench(capsys, "compare", str(after), str(before), "--fail-if", SLOWER_BY_3).exit_code == 0
+    assert shown.out.rstrip().endswith(
+        "Limits: 4 missed; exit code 1."
+    )  # what is read last stays on the screen
+    assert (
+        bitbench(capsys, "compare", str(after), str(before), "--fail-if", SLOWER_BY_3).exit_code
+        == 0
+    )
     assert bitbench(capsys, "compare", str(before), str(after)).exit_code == 0
     own = bitbench(capsys, "compare", str(before), "--variants", "old", "new")
     assert own.exit_code == 0
@@ -326,8 +399,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     for arguments, expected in (
         ((str(before),), "give two study folders"),
         ((str(before), "--variants", "old", "nobody"), "it has old, new"),
-        ((str(before), "--variants", "old", "new", "--allow", "host"), "--allow is for two study folders"),
-        ((str(before), str(after), "--fail-if", "output_thruput < -3%"), "did you mean `output_throughput`?"),
+        (
+            (str(before), "--variants", "old", "new", "--allow", "host"),
+            "--allow is for two study folders",
+        ),
+        (
+            (str(before), str(after), "--fail-if", "output_thruput < -3%"),
+            "did you mean `output_throughput`?",
+        ),
         ((str(before), str(after), "--fail-if", "output_throughput < -3"), "needs a percent sign"),
         ((str(before), str(after), "--fail-iff", SLOWER_BY_3), "No such option"),
     ):
@@ -345,13 +424,18 @@ def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
 
     def made(name: str, speed: float) -> StudyRecords:
         trials = [
-            make_trial(point, block, index, metrics=speed_metrics(WORKLOADS[0], speed + block + index / 10))
+            make_trial(
+                point, block, index, metrics=speed_metrics(WORKLOADS[0], speed + block + index / 10)
+            )
             for block in range(3)
             for index in range(3)
         ]
         return make_records(plan, trials, name=name)
 
     comparison = against(made("a", 200), made("b", 100), "ttft > 5%")
-    assert [point.verdict for point in comparison.points] == [ChangeVerdict.SLOWER, ChangeVerdict.SLOWER]
+    assert [point.verdict for point in comparison.points] == [
+        ChangeVerdict.SLOWER,
+        ChangeVerdict.SLOWER,
+    ]
     assert Fact.KERNEL in comparison.unknown_facts
     assert "Missing on both sides, so not checked" in page(comparison)

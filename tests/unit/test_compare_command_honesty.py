@@ -20,7 +20,11 @@ def test_how_often_the_command_fails(
 ) -> None:
     codes = []
     for number in range(PAIRS):
-        before = write_folder(tmp_path / f"a{number}", side("a", 1.0, 2 * number, measure=FOUR_STARTS))
-        after = write_folder(tmp_path / f"b{number}", side("b", truth, 2 * number + 1, measure=FOUR_STARTS))
+        before = write_folder(
+            tmp_path / f"a{number}", side("a", 1.0, 2 * number, measure=FOUR_STARTS)
+        )
+        after = write_folder(
+            tmp_path / f"b{number}", side("b", truth, 2 * number + 1, measure=FOUR_STARTS)
+        )
         codes.append(exit_code(capsys, before, after, limit))
     assert codes.count(1) in expected

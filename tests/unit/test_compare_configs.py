@@ -34,7 +34,9 @@ def study(primary_metric: str = "output_throughput") -> StudyRecords:
         for point in plan.points
         for block in range(3)
         for index in range(3)
-        if (speed := SPEEDS[point.config.engine] * np.exp(moods[block, index] + rng.normal(0, 0.02)))
+        if (
+            speed := SPEEDS[point.config.engine] * np.exp(moods[block, index] + rng.normal(0, 0.02))
+        )
     ]
     return make_records(plan, trials)
 
@@ -56,7 +58,9 @@ def interval(ratio: Estimate | None) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("primary_metric", ["output_throughput", "latency"])
 @pytest.mark.parametrize("engine", ["quick", "twin", "slow"])
-def test_report_recommend_and_compare_say_the_same_of_a_pair(primary_metric: str, engine: str) -> None:
+def test_report_recommend_and_compare_say_the_same_of_a_pair(
+    primary_metric: str, engine: str
+) -> None:
     of = study(primary_metric)
     summary = summarize(of)
     (entry,) = [one for one in summary.rankings[0].entries if one.config == named(engine)]

@@ -22,7 +22,9 @@ CONFIGS = 4
 THREE_BY_THREE = Schedule(blocks=3, rounds=3)
 MEASURE = Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3))
 CONFIDENCE = MEASURE.confidence
-PLAN = make_plan([f"engine-{number}" for number in range(CONFIGS)], [BUILT_IN_WORKLOADS["interactive"]], MEASURE)
+PLAN = make_plan(
+    [f"engine-{number}" for number in range(CONFIGS)], [BUILT_IN_WORKLOADS["interactive"]], MEASURE
+)
 
 
 def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
@@ -33,7 +35,9 @@ def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
             point,
             block,
             index,
-            metrics=TrialMetrics(output_throughput=float(np.exp(value)), latency_s=float(np.exp(-value))),
+            metrics=TrialMetrics(
+                output_throughput=float(np.exp(value)), latency_s=float(np.exp(-value))
+            ),
             memory=Memory(peak_bytes=1000 + block),
         )
         for point, starts in zip(PLAN.points, figures.values, strict=True)
@@ -44,10 +48,15 @@ def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
 
 
 @cache
-def compared(machine: Machine, faster: float) -> list[tuple[Comparison, StudyRecords, StudyRecords]]:
+def compared(
+    machine: Machine, faster: float
+) -> list[tuple[Comparison, StudyRecords, StudyRecords]]:
     found = []
     for seed in range(PAIRS):
-        before, after = study(machine, 100.0, 2 * seed), study(machine, 100.0 * faster, 2 * seed + 1)
+        before, after = (
+            study(machine, 100.0, 2 * seed),
+            study(machine, 100.0 * faster, 2 * seed + 1),
+        )
         found.append((compare_studies(before, after, conditions=(), allowed=()), before, after))
     return found
 
@@ -56,12 +65,20 @@ def compared(machine: Machine, faster: float) -> list[tuple[Comparison, StudyRec
 def test_a_ratio_is_covered_and_equal_studies_are_seldom_told_apart(machine: Machine) -> None:
     comparisons = [comparison for comparison, _, _ in compared(machine, 1.0)]
     intervals = [
-        point.ratio.interval for one in comparisons for point in one.points if point.ratio and point.ratio.interval
+        point.ratio.interval
+        for one in comparisons
+        for point in one.points
+        if point.ratio and point.ratio.interval
     ]
     assert len(intervals) == CONFIGS * PAIRS
     assert np.mean([one.low <= 1.0 <= one.high for one in intervals]) >= 0.94
     assert (
-        np.mean([any(point.verdict is not ChangeVerdict.UNDECIDED for point in one.points) for one in comparisons])
+        np.mean(
+            [
+                any(point.verdict is not ChangeVerdict.UNDECIDED for point in one.points)
+                for one in comparisons
+            ]
+        )
         <= 0.05
     )
 
@@ -77,8 +94,14 @@ def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
 
 def test_more_is_found_than_by_the_two_samples_alone() -> None:
     """A study that is 1.5 times as fast, three starts of three trials on either side."""
-    lent = sum(point.verdict is ChangeVerdict.FASTER for one, _, _ in compared(GALLERY, 1.5) for point in one.points)
-    alone = sum(told_by_the_two_samples(before, after) for _, before, after in compared(GALLERY, 1.5))
+    lent = sum(
+        point.verdict is ChangeVerdict.FASTER
+        for one, _, _ in compared(GALLERY, 1.5)
+        for point in one.points
+    )
+    alone = sum(
+        told_by_the_two_samples(before, after) for _, before, after in compared(GALLERY, 1.5)
+    )
     assert lent >= 1.2 * alone
     assert lent >= 0.7 * CONFIGS * PAIRS
 
@@ -88,7 +111,9 @@ def test_what_lends_and_what_does_not() -> None:
     before, after = study(GALLERY, 100.0, 1), study(GALLERY, 110.0, 2)
     changes = changes_between(before, after)
     pair = Pair(PLAN.points[0], PLAN.points[0])
-    speed, time, memory = (changes.find(pair, name) for name in ("output_throughput", "latency_s", "peak_bytes"))
+    speed, time, memory = (
+        changes.find(pair, name) for name in ("output_throughput", "latency_s", "peak_bytes")
+    )
     assert speed is not None
     assert time is not None
     assert speed.log_ratio is not None

@@ -40,7 +40,14 @@ def scored(study: StudyRecords, quality: Mapping[Config, Measured]) -> StudyReco
             started_at="2026-11-02T10:00:00+00:00",
             duration_s=1.0,
             outcome=Outcome.OK,
-            corpus=CorpusFacts(description="", text_hash="", windows_hash=text, windows=12, window_tokens=41, room=8),
+            corpus=CorpusFacts(
+                description="",
+                text_hash="",
+                windows_hash=text,
+                windows=12,
+                window_tokens=41,
+                room=8,
+            ),
             scores_file="quality/q0001.parquet",
         )
         for config, (text, _) in quality.items()
@@ -88,7 +95,10 @@ def test_noise_in_the_logits_is_worse_quality_although_speed_is_a_tie() -> None:
 
 
 def test_the_other_way_round_is_better() -> None:
-    before, after = with_quality(1, measured(rows(noisy(1.5)))), with_quality(2, measured(rows(logits(1))))
+    before, after = (
+        with_quality(1, measured(rows(noisy(1.5)))),
+        with_quality(2, measured(rows(logits(1)))),
+    )
     assert quality_verdicts(against(before, after)) == [ChangeVerdict.BETTER]
 
 
@@ -96,7 +106,9 @@ def test_the_ratio_is_that_of_the_perplexities() -> None:
     comparison = compared(measured(rows(noisy(1.0))))
     (point,) = [point for point in comparison.points if point.candidate.workload == QUALITY]
     assert point.ratio is not None
-    assert point.before.value == pytest.approx(float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4)
+    assert point.before.value == pytest.approx(
+        float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4
+    )
     assert point.before.value / point.after.value == pytest.approx(point.ratio.value)
 
 
@@ -104,14 +116,19 @@ def test_the_ratio_is_that_of_the_perplexities() -> None:
     ("after", "reason"),
     [
         (None, "was not measured in study-2"),
-        (measured(rows(logits(1)), "another"), "was measured on another text, or with another tokenizer"),
+        (
+            measured(rows(logits(1)), "another"),
+            "was measured on another text, or with another tokenizer",
+        ),
         (
             measured(rows(np.full_like(logits(1), np.nan))),
             "has log-probabilities in study-2 that are not finite",
         ),
     ],
 )
-def test_what_cannot_be_paired_is_said_and_keeps_no_limit(after: Measured | None, reason: str) -> None:
+def test_what_cannot_be_paired_is_said_and_keeps_no_limit(
+    after: Measured | None, reason: str
+) -> None:
     comparison = compared(after, "perplexity > 1%")
     assert [gate.verdict for gate in comparison.gates] == [Verdict.INCONCLUSIVE]
     assert comparison.exit_code == 2
@@ -127,7 +144,9 @@ def test_two_variants_of_one_study() -> None:
     both = side("a", 1.0, 1, engines=("old", "new"))
     old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     both = scored(both, {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
-    comparison = compare_within_study(both, [(old, new)], conditions=[gate_condition("perplexity > 1%")])
+    comparison = compare_within_study(
+        both, [(old, new)], conditions=[gate_condition("perplexity > 1%")]
+    )
     assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
 
@@ -142,13 +161,19 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
     both = without_speed(scored(side("a", 1.0, 1, engines=("old", "new")), quality))
-    comparison = compare_within_study(both, [(old, new)], conditions=[gate_condition("perplexity > 1%")])
+    comparison = compare_within_study(
+        both, [(old, new)], conditions=[gate_condition("perplexity > 1%")]
+    )
     assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
     assert "throughput" not in page(comparison)
-    with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
+    with pytest.raises(
+        CannotCompareError, match="a limit on output_throughput needs a workload that both ran"
+    ):
         compare_within_study(both, [(old, new)], conditions=[gate_condition(SLOWER_BY_3)])
-    with pytest.raises(CannotCompareError, match="no workload in common in a, and no measured quality"):
+    with pytest.raises(
+        CannotCompareError, match="no workload in common in a, and no measured quality"
+    ):
         compare_within_study(replace(both, quality=()), [(old, new)], conditions=[])
 
 

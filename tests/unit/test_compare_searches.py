@@ -11,7 +11,13 @@ from bitbench.analysis.study_comparison import compare_studies
 from bitbench.endpoint.endpoint_run import EndpointRun, endpoint_workload_at
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.records.folder import StudyRecords
-from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import (
+    InstanceFacts,
+    ObjectiveResult,
+    Outcome,
+    TrialMetrics,
+    TrialRecord,
+)
 from bitbench.running.trial import RunContext
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
@@ -36,14 +42,18 @@ def open_loop(rate: float, output_tokens: int = 8) -> Workload:
     )
 
 
-def searched(name: str, edge: float, *, url: str = "http://127.0.0.1:1", output_tokens: int = 8) -> StudyRecords:
+def searched(
+    name: str, edge: float, *, url: str = "http://127.0.0.1:1", output_tokens: int = 8
+) -> StudyRecords:
     """A server that meets its objectives up to `edge`."""
     workloads, trials = [open_loop(LIMITS.start, output_tokens)], list[TrialRecord]()
 
     def plan() -> Plan:
         made = make_plan(["server"], workloads, objectives=checked_objectives(SLO))
         setup = EngineSetup(name="server", engine="endpoint", args={"url": url, "model": "m"})
-        return made.model_copy(update={"study": made.study.model_copy(update={"engines": (setup,)})})
+        return made.model_copy(
+            update={"study": made.study.model_copy(update={"engines": (setup,)})}
+        )
 
     while (wanted := next_rate(rate_trials(plan().study, trials), LIMITS)) is not None:
         rate = wanted.rate
@@ -53,8 +63,14 @@ def searched(name: str, edge: float, *, url: str = "http://127.0.0.1:1", output_
         point = Point(config=plan().configs[0], workload=workload.name)
         holds = ObjectiveResult(holds=rate <= edge)
         metrics = TrialMetrics(achieved_rate=min(rate, edge))
-        trials.append(make_trial(point, 0, len(trials), requests=workload.requests, objectives=holds, metrics=metrics))
-    instance = make_instance(plan().configs[0], 0, facts=InstanceFacts(engine_version="1.0", was_running=True))
+        trials.append(
+            make_trial(
+                point, 0, len(trials), requests=workload.requests, objectives=holds, metrics=metrics
+            )
+        )
+    instance = make_instance(
+        plan().configs[0], 0, facts=InstanceFacts(engine_version="1.0", was_running=True)
+    )
     lock = {**LOCK, "search": LIMITS.model_dump()}
     return make_records(plan(), trials, [instance], name=name, lock=lock)
 
@@ -69,7 +85,10 @@ def test_two_searches_are_compared_by_the_rates_that_both_tried() -> None:
 
 
 def test_another_port_is_no_other_server() -> None:
-    blue, green = (searched(name, 40.0, url=f"http://127.0.0.1:{port}") for name, port in (("blue", 1), ("green", 2)))
+    blue, green = (
+        searched(name, 40.0, url=f"http://127.0.0.1:{port}")
+        for name, port in (("blue", 1), ("green", 2))
+    )
     assert not against(blue, green).differences
 
 
@@ -87,10 +106,16 @@ class _Told:
 
 def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends the first trials on time, of which one is met and one is not, and none after them."""
-    plan, told, trials = make_plan(["server"], [open_loop(5)], objectives=checked_objectives(SLO)), _Told(), []
+    plan, told, trials = (
+        make_plan(["server"], [open_loop(5)], objectives=checked_objectives(SLO)),
+        _Told(),
+        [],
+    )
 
     def trial(run: EndpointRun, workload: Workload, _: object) -> TrialRecord:
-        late = {} if len(trials) < 2 else {"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"}
+        late = (
+            {} if len(trials) < 2 else {"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"}
+        )
         holds = ObjectiveResult(holds=not trials)
         point = Point(config=plan.configs[0], workload=workload.name)
         made = make_trial(point, 0, len(trials), objectives=holds, **late)

@@ -30,7 +30,9 @@ from bitbench.study.workload import Workload
 from tests.command_line import bitbench
 
 ROOT = Path(__file__).parents[2]
-CAPABILITIES = [Capability(*numbers) for numbers in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))]
+CAPABILITIES = [
+    Capability(*numbers) for numbers in ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+]
 W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
 
 
@@ -72,9 +74,13 @@ def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
     assert {"vllm", "transformers", "llamacpp"} <= engines
     for recipe in catalog.built_in_recipes():
         for engine in engines:
-            assert look_up_compatibility(recipe.form, engine, "cpu", recipe.at_load), f"{recipe.name} {engine}"
+            assert look_up_compatibility(recipe.form, engine, "cpu", recipe.at_load), (
+                f"{recipe.name} {engine}"
+            )
             for capability in CAPABILITIES:
-                row = look_up_compatibility(recipe.form, engine, "cuda", recipe.at_load, capability=capability)
+                row = look_up_compatibility(
+                    recipe.form, engine, "cuda", recipe.at_load, capability=capability
+                )
                 assert row, f"{recipe.name} {engine} {capability}"
 
 
@@ -100,7 +106,10 @@ def test_what_nobody_has_tried_is_not_known() -> None:
 
 def test_what_one_engine_makes_while_it_loads_is_not_tried_on_another() -> None:
     row = look_up_compatibility(
-        "torchao-int8wo", "somebody-elses-engine", "cpu", AtLoad(engine="transformers", quantize="x")
+        "torchao-int8wo",
+        "somebody-elses-engine",
+        "cpu",
+        AtLoad(engine="transformers", quantize="x"),
     )
     assert row is not None
     assert row.refuse
@@ -128,7 +137,9 @@ def test_a_row_may_hold_for_some_compute_capabilities_only() -> None:
     assert not any(one.holds_for(None) for one in table.rows)  # an unknown device is not any device
     for other in ({"capability": ">=8.6"}, {}):
         with pytest.raises(ValidationError, match="more than one row for f, e, cuda"):
-            CompatibilityTable.model_validate({"rows": [row | {"capability": ">=8.0 <8.9"}, row | other]})
+            CompatibilityTable.model_validate(
+                {"rows": [row | {"capability": ">=8.0 <8.9"}, row | other]}
+            )
     with pytest.raises(ValidationError, match="is not a range of compute capabilities"):
         CompatibilityRow.model_validate(row | {"capability": "8.0"})
     with pytest.raises(ValidationError, match="holds for no compute capability"):
@@ -152,7 +163,9 @@ class AnyEngine:
         raise AssertionError("a plan starts nothing")
 
 
-def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | None = None) -> Plan:
+def plan_of(
+    *recipes: str, on: Capability | None = None, args: dict[str, str] | None = None
+) -> Plan:
     engines: dict[str, Engine] = {name: AnyEngine(name) for name in ("vllm", "transformers")}
     study = Study.model_validate(
         {
@@ -166,13 +179,21 @@ def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | 
 
     def resolve(model: str, name: str) -> Variant:
         recipe = catalog.find_recipe(name)
-        return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
+        return Variant(
+            name=f"{model}/{name}",
+            model=model,
+            recipe=name,
+            form=recipe.form,
+            at_load=recipe.at_load,
+        )
 
     return plan_study_points(study, engines, resolve, "cuda" if on else "cpu", capability=on)
 
 
 def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:
-    plan = plan_of("bf16", "w8a8-rtn", "w3a16-rtn", "w8a16-rtn", "w8a8-sparse-smooth-gptq", "torchao-int8wo")
+    plan = plan_of(
+        "bf16", "w8a8-rtn", "w3a16-rtn", "w8a16-rtn", "w8a8-sparse-smooth-gptq", "torchao-int8wo"
+    )
     tried = {config.name for config in plan.configs}
     assert tried == {
         "m/bf16 @ vllm", "m/w8a8-rtn @ vllm", "m/w3a16-rtn @ vllm", "m/w8a8-sparse-smooth-gptq @ vllm",
@@ -196,7 +217,11 @@ def test_a_plan_for_a_gpu_is_that_of_its_compute_capability() -> None:
 
     def tried(on: Capability, args: dict[str, str] | None = None) -> set[str]:
         points = plan_of(*asked, on=on, args=args).points
-        return {point.config.variant.removeprefix("m/") for point in points if point.config.engine == "vllm"}
+        return {
+            point.config.variant.removeprefix("m/")
+            for point in points
+            if point.config.engine == "vllm"
+        }
 
     assert tried(Capability(7, 5)) == {"bf16", "w8a8-rtn"}
     assert tried(Capability(9, 0)) == set(asked)
@@ -204,35 +229,53 @@ def test_a_plan_for_a_gpu_is_that_of_its_compute_capability() -> None:
     assert tried(Capability(10, 0), {"linear_backend": "triton"}) == {"bf16", "w8a8-rtn", "mxfp4"}
 
 
-def test_the_engines_of_a_recipe_on_an_unknown_gpu_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_engines_of_a_recipe_on_an_unknown_gpu_are_unknown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     said = bitbench(capsys, "recipes", "--device", "cuda").out
     assert "of unknown compute capability: " in said
     line = next(line.split() for line in said.splitlines() if line.startswith("w4afp8-gptq"))
     assert "?" in line
 
 
-def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_says_each_reason_once_with_all_that_it_is_about(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     console = Console(width=300, highlight=False)
     plan = plan_of("w8a8-rtn", "w4a16-rtn", "w3a16-rtn")
     for remark in plan_remarks(plan, plan_labels(plan)):
         console.print(remark)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert [line.partition(":")[0] for line in lines[::2]] == ["refused", "tried once, unsupported is expected"]
+    assert [line.partition(":")[0] for line in lines[::2]] == [
+        "refused",
+        "tried once, unsupported is expected",
+    ]
     assert lines[1] == "w8a8-rtn @ transformers, w4a16-rtn @ transformers, w3a16-rtn @ transformers"
     assert lines[3] == "w3a16-rtn @ vllm"
 
 
-def store(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> VariantStore:
+def store(
+    monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None
+) -> VariantStore:
     found = ResolvedModel(
-        "m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00", quantization=quantization
+        "m",
+        Path("/models/m"),
+        facts,
+        weight_bytes=1000,
+        content_hash="00",
+        quantization=quantization,
     )
     monkeypatch.setattr("bitbench.planning.variants.library.resolve", lambda *_: found)
     return VariantStore(Path("/home"), Path())
 
 
-def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shop = store(monkeypatch, ModelFacts())
-    plain, wo, da = (shop.variant("m", name) for name in ("bf16", "torchao-int8wo", "torchao-int8da-int8w"))
+    plain, wo, da = (
+        shop.variant("m", name) for name in ("bf16", "torchao-int8wo", "torchao-int8da-int8w")
+    )
     assert plain.path == wo.path == da.path == Path("/models/m")
     assert (plain.form, plain.at_load) == ("dense", None)
     assert wo.form == "torchao-int8wo"
@@ -240,14 +283,20 @@ def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monke
     assert len({plain.content_hash, wo.content_hash, da.content_hash}) == 3
 
 
-def test_a_folder_that_comes_quantized_is_known_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_comes_quantized_is_known_by_its_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stored = Quantization("compressed-tensors")
     shop = store(monkeypatch, ModelFacts(quantization=stored.method), stored)
     assert shop.variant("m", "bf16").form == "compressed-tensors"
-    assert "this model is stored as compressed-tensors" in (shop.variant("m", "torchao-int8wo").refusal or "")
+    assert "this model is stored as compressed-tensors" in (
+        shop.variant("m", "torchao-int8wo").refusal or ""
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"engine": "transformers"}, {"engine": "x", "quantize": "y", "z": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"engine": "transformers"}, {"engine": "x", "quantize": "y", "z": 1}]
+)
 def test_a_recipe_of_the_engine_says_who_and_how(options: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="which engine, and how"):
         Recipe.model_validate({"name": "x", "backend": "engine", "options": options})
@@ -255,9 +304,14 @@ def test_a_recipe_of_the_engine_says_who_and_how(options: dict[str, object]) -> 
 
 def test_variants_that_only_refused_points_would_use_are_not_made() -> None:
     nothing_runs = plan_of("w8a8-rtn").model_copy(update={"points": ()})
-    assert VariantStore(Path("/home"), Path()).make_missing(nothing_runs, observer=None) == nothing_runs  # type: ignore[arg-type]
+    assert (
+        VariantStore(Path("/home"), Path()).make_missing(nothing_runs, observer=None)
+        == nothing_runs
+    )  # type: ignore[arg-type]
 
 
 def test_the_document_says_what_the_table_says() -> None:
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "compatibility", "--check"], check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "compatibility", "--check"], check=False
+    )
     assert done.returncode == 0, "docs/recipes.md is not what scripts/compatibility writes"

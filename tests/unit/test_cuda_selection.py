@@ -10,7 +10,9 @@ from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 from tests.support.cuda_selection import disagreement, questions
 
-RECORD = json.loads((Path(__file__).parent / "data" / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8"))
+RECORD = json.loads(
+    (Path(__file__).parent / "data" / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8")
+)
 
 
 def test_the_data_says_what_the_wheel_chose() -> None:
@@ -45,14 +47,22 @@ def test_a_method_runs_from_its_least_capability_on(method: str, form: str) -> N
         capability = parse_capability(text)
         row = look_up_compatibility(form, "vllm", "cuda", capability=capability)
         assert row is not None
-        expected = Support.RUNS if 10 * capability.major + capability.minor >= least else Support.DOES_NOT_RUN
+        expected = (
+            Support.RUNS
+            if 10 * capability.major + capability.minor >= least
+            else Support.DOES_NOT_RUN
+        )
         assert row.verdict is expected, f"{form} at {capability}"
 
 
 def test_every_row_that_names_a_kernel_was_asked_for() -> None:
     """No row of the wheel's selection is for a form that it was not asked about."""
     asked = {question.form for question in questions(RECORD)}
-    named = {row.form for row in compatibility_rows() if row.kernel is not None and row.checked == SELECTION}
+    named = {
+        row.form
+        for row in compatibility_rows()
+        if row.kernel is not None and row.checked == SELECTION
+    }
     assert named <= asked
 
 

@@ -15,9 +15,23 @@ from tests.command_line import bitbench
 Array = npt.NDArray[np.generic]
 LAYER = "model.layers.0.mlp.down_proj"
 EXPERT = "model.layers.0.mlp.experts"
-NAN_BITS = {"F32": 0x7FC00000, "BF16": 0x7FC0, "F16": 0x7E00, "F8_E5M2": 0x7E, "F8_E4M3": 0xFF, "F8_E8M0": 0xFF}
+NAN_BITS = {
+    "F32": 0x7FC00000,
+    "BF16": 0x7FC0,
+    "F16": 0x7E00,
+    "F8_E5M2": 0x7E,
+    "F8_E4M3": 0xFF,
+    "F8_E8M0": 0xFF,
+}
 INFINITE_BITS = {"F32": 0xFF800000, "BF16": 0x7F80, "F16": 0x7C00, "F8_E5M2": 0x7C}
-ONE_BITS = {"F32": 0x3F800000, "BF16": 0x3F80, "F16": 0x3C00, "F8_E5M2": 0x3C, "F8_E4M3": 0x38, "F8_E8M0": 0x7F}
+ONE_BITS = {
+    "F32": 0x3F800000,
+    "BF16": 0x3F80,
+    "F16": 0x3C00,
+    "F8_E5M2": 0x3C,
+    "F8_E4M3": 0x38,
+    "F8_E8M0": 0x7F,
+}
 UNSIGNED = {"F32": "<u4", "BF16": "<u2", "F16": "<u2"}
 
 
@@ -27,10 +41,15 @@ def bits(dtype: str, *values: int) -> tuple[str, Array]:
 
 def write(folder: Path, tensors: dict[str, tuple[str, Array]], quantization: object = None) -> Path:
     folder.mkdir(exist_ok=True)
-    header = {name: StoredTensor(dtype, values.shape, values.nbytes) for name, (dtype, values) in tensors.items()}
+    header = {
+        name: StoredTensor(dtype, values.shape, values.nbytes)
+        for name, (dtype, values) in tensors.items()
+    }
     content = b"".join(values.tobytes() for _, values in tensors.values())
     (folder / "model.safetensors").write_bytes(safetensors_header_bytes(header) + content)
-    (folder / "config.json").write_text(json.dumps({"quantization_config": quantization} if quantization else {}))
+    (folder / "config.json").write_text(
+        json.dumps({"quantization_config": quantization} if quantization else {})
+    )
     return folder
 
 
@@ -57,17 +76,27 @@ def test_a_sound_checkpoint_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", NAN_BITS)
 def test_a_scale_that_is_nan_is_named_in_every_type(tmp_path: Path, dtype: str) -> None:
-    tensors = sound() | {f"{LAYER}.weight_scale": bits(dtype, ONE_BITS[dtype], NAN_BITS[dtype], ONE_BITS[dtype])}
-    assert told(write(tmp_path, tensors)) == [f"{LAYER}.weight_scale has 1 of 3 values that are NaN"]
+    tensors = sound() | {
+        f"{LAYER}.weight_scale": bits(dtype, ONE_BITS[dtype], NAN_BITS[dtype], ONE_BITS[dtype])
+    }
+    assert told(write(tmp_path, tensors)) == [
+        f"{LAYER}.weight_scale has 1 of 3 values that are NaN"
+    ]
 
 
 @pytest.mark.parametrize("dtype", INFINITE_BITS)
 def test_a_scale_that_is_infinite_is_named_in_every_type(tmp_path: Path, dtype: str) -> None:
-    tensors = sound() | {f"{LAYER}.weight_scale": bits(dtype, INFINITE_BITS[dtype], ONE_BITS[dtype])}
-    assert told(write(tmp_path, tensors)) == [f"{LAYER}.weight_scale has 1 of 2 values that are infinite"]
+    tensors = sound() | {
+        f"{LAYER}.weight_scale": bits(dtype, INFINITE_BITS[dtype], ONE_BITS[dtype])
+    }
+    assert told(write(tmp_path, tensors)) == [
+        f"{LAYER}.weight_scale has 1 of 2 values that are infinite"
+    ]
 
 
-@pytest.mark.parametrize("name", ["weight_scale", "scales", "weight_scale_inv", "weight_scale_2", "k_scale"])
+@pytest.mark.parametrize(
+    "name", ["weight_scale", "scales", "weight_scale_inv", "weight_scale_2", "k_scale"]
+)
 def test_a_scale_that_is_zero_is_named_and_other_zeros_are_not(tmp_path: Path, name: str) -> None:
     tensors = sound() | {f"{LAYER}.{name}": bits("F16", 0x8000)}  # minus zero
     assert told(write(tmp_path, tensors)) == [f"{LAYER}.{name} is zero"]
@@ -85,9 +114,15 @@ def test_weights_that_are_nan_are_named_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "what"),
-    [(0, "is zero"), (NAN_BITS["F32"], "is NaN"), (0x00001234, "is 6.5e-42, where the median of all experts is 1")],
+    [
+        (0, "is zero"),
+        (NAN_BITS["F32"], "is NaN"),
+        (0x00001234, "is 6.5e-42, where the median of all experts is 1"),
+    ],
 )
-def test_an_expert_that_calibration_never_reached_is_named(tmp_path: Path, value: int, what: str) -> None:
+def test_an_expert_that_calibration_never_reached_is_named(
+    tmp_path: Path, value: int, what: str
+) -> None:
     name = f"{EXPERT}.2.up_proj.input_scale"
     tensors = sound(experts=4) | {name: bits("F32", value)}
     assert told(write(tmp_path, tensors)) == [f"{name} {what}: calibration never reached expert 2"]
@@ -124,7 +159,13 @@ def test_layers_left_unquantized_against_the_recipe_are_named(tmp_path: Path) ->
     ("said", "ignored"),
     [
         ({"quant_method": "gptq", "bits": 4}, None),
-        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["re:.*q_proj"]}}}, None),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"targets": ["re:.*q_proj"]}},
+            },
+            None,
+        ),
         (
             {
                 "quant_method": "compressed-tensors",
@@ -142,7 +183,9 @@ def test_what_a_checkpoint_leaves_out_is_read_from_its_configuration(
     assert ignored_by_configuration(write(tmp_path, sound(), said)) == ignored
 
 
-def test_the_command_lists_defects_and_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_defects_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good = write(tmp_path / "good", sound(experts=2))
     answer = bitbench(capsys, "quantize", "--check", str(good))
     assert (answer.exit_code, answer.out) == (ExitCode.DONE, f"{good}: no defects found\n")

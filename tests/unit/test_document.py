@@ -48,18 +48,39 @@ TABLE = Table(
         Column(say("Value"), shown_from=100),
     ),
     (
-        Row((say(Name("a|b")), Quantity(0.5, Unit.SECONDS, 0.4, 0.6), Quantity(1.5, Unit.RATIO, 1.4, 1.6), None)),
-        Row((say(Name("c")), Quantity(0.002, Unit.SECONDS), None, Quantity(12.5, "tok/s")), Mark.BEST),
+        Row(
+            (
+                say(Name("a|b")),
+                Quantity(0.5, Unit.SECONDS, 0.4, 0.6),
+                Quantity(1.5, Unit.RATIO, 1.4, 1.6),
+                None,
+            )
+        ),
+        Row(
+            (say(Name("c")), Quantity(0.002, Unit.SECONDS), None, Quantity(12.5, "tok/s")),
+            Mark.BEST,
+        ),
     ),
 )
 DOCUMENT = Document(
     say("A ", Name("study")),
     (
-        Paragraph(say(Strong(say("Use ", Name("c"), ".")), " It is ", Quantity(1.5, Unit.RATIO, 1.4, 1.6), " faster.")),
+        Paragraph(
+            say(
+                Strong(say("Use ", Name("c"), ".")),
+                " It is ",
+                Quantity(1.5, Unit.RATIO, 1.4, 1.6),
+                " faster.",
+            )
+        ),
         Paragraph(say("How to read it: below."), is_small_print=True),
     ),
     (
-        Section(say("The table"), (TABLE, Details("More", (paragraph("folded away"),))), in_terminal=True),
+        Section(
+            say("The table"),
+            (TABLE, Details("More", (paragraph("folded away"),))),
+            in_terminal=True,
+        ),
         Section(
             say("Words"),
             (
@@ -156,9 +177,13 @@ def test_a_terminal_shows_less_where_it_is_narrow_and_the_answer_last() -> None:
     assert "Inner" not in wide
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", "`| x |`", "\x1b[31mred\x1b]52;c;aGk=\x07", "\u202egnp"])
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "`| x |`", "\x1b[31mred\x1b]52;c;aGk=\x07", "\u202egnp"]
+)
 def test_a_name_stays_a_name(name: str) -> None:
-    hostile = Document(say(Name(name)), (paragraph(name, Name(name)),), (Section(say(name), (Details(name, ()),)),))
+    hostile = Document(
+        say(Name(name)), (paragraph(name, Name(name)),), (Section(say(name), (Details(name, ()),)),)
+    )
     page = html.html_page(hostile, "0")
     assert "<script>alert" not in page
     console = Console(file=io.StringIO(), width=80, color_system=None)
@@ -174,7 +199,13 @@ def test_no_renderer_reads_text_back(renderer: ModuleType) -> None:
 
 
 def test_sentences() -> None:
-    assert listing(name_phrases(["a", "b", "c"])) == (Name("a"), ", ", Name("b"), " and ", Name("c"))
+    assert listing(name_phrases(["a", "b", "c"])) == (
+        Name("a"),
+        ", ",
+        Name("b"),
+        " and ",
+        Name("c"),
+    )
     assert plural(1, "cell") == "1 cell"
     assert plural(2, "cell") == "2 cells"
     assert Section(say("What failed, and why"), ()).anchor == "what-failed-and-why"

@@ -30,7 +30,9 @@ from tests.gallery import GALLERY
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), GALLERY / "README.md"])
 PICTURED = GALLERY / "cpu-shootout"
-NAMES = sorted(set(re.findall(r"`(bitbench(?:\.\w+)+)`", "\n".join(path.read_text() for path in DOCUMENTS))))
+NAMES = sorted(
+    set(re.findall(r"`(bitbench(?:\.\w+)+)`", "\n".join(path.read_text() for path in DOCUMENTS)))
+)
 
 
 COMMAND_LINE = get_command(app)
@@ -58,7 +60,9 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
 
 def blocks(path: Path, language: str) -> list[str]:
     """Code of a page, also within an item of a list."""
-    found = re.finditer(rf"^( *)```{language}\n(.*?)^\1```", path.read_text(), re.DOTALL | re.MULTILINE)
+    found = re.finditer(
+        rf"^( *)```{language}\n(.*?)^\1```", path.read_text(), re.DOTALL | re.MULTILINE
+    )
     return [dedent(block[2]) for block in found]
 
 
@@ -79,7 +83,12 @@ RECIPES = [
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_parts_of_a_study_in_documents_are_accepted(example: str) -> None:
     """By the reader and by the published schema, with what they leave out added."""
-    whole = {"name": "x", "engines": [{"engine": "null"}], "workloads": ["interactive"], **yaml.safe_load(example)}
+    whole = {
+        "name": "x",
+        "engines": [{"engine": "null"}],
+        "workloads": ["interactive"],
+        **yaml.safe_load(example),
+    }
     parse_study(yaml.safe_dump(whole), name="example")
     jsonschema.validate(whole, study_schema())
 
@@ -98,8 +107,16 @@ def test_every_dependency_has_its_reason() -> None:
         assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
 
 
-STUDIES = [*sorted((ROOT / "examples").glob("*.yaml")), *sorted((ROOT / "examples" / "gpu").glob("*.yaml"))]
-SOURCES = [*DOCUMENTS, *STUDIES, ROOT / "examples" / "github-actions.yml", ROOT / "examples" / "gpu" / "kernels.sh"]
+STUDIES = [
+    *sorted((ROOT / "examples").glob("*.yaml")),
+    *sorted((ROOT / "examples" / "gpu").glob("*.yaml")),
+]
+SOURCES = [
+    *DOCUMENTS,
+    *STUDIES,
+    ROOT / "examples" / "github-actions.yml",
+    ROOT / "examples" / "gpu" / "kernels.sh",
+]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
@@ -115,7 +132,11 @@ def test_command_lines_in_documents_are_accepted(path: Path) -> None:
 def test_commands_named_in_a_sentence_have_these_options(path: Path) -> None:
     for words in re.findall(r"`bitbench ([^`]+)`", path.read_text()):
         command, rest = _find(re.split(r"[\s|]+", words))
-        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        known = {
+            option
+            for parameter in command.params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
         assert {word for word in rest if word.startswith("--")} <= known | {"--help"}, words
 
 
@@ -129,7 +150,9 @@ def test_no_example_averages_a_figure_over_workloads(path: Path) -> None:
 def _command_lines(path: Path) -> list[str]:
     """In code of a page, or in a comment or a step of a file; with what a quote or a backslash continues."""
     text = "\n".join(blocks(path, r"\w*")) if path.suffix == ".md" else path.read_text()
-    return re.findall(r"""^[ #$]*(?:- run: )?(bitbench [a-z](?:"[^"]*"|\\\n|[^"\n])*)""", text, re.MULTILINE)
+    return re.findall(
+        r"""^[ #$]*(?:- run: )?(bitbench [a-z](?:"[^"]*"|\\\n|[^"\n])*)""", text, re.MULTILINE
+    )
 
 
 def _find(words: list[str]) -> tuple[TyperGroup | TyperCommand, list[str]]:
@@ -152,7 +175,9 @@ def test_every_page_is_in_the_navigation_once() -> None:
 @pytest.mark.parametrize("script", ["cli_reference", "gpu_plans", "recipe_fields", "quotes"])
 def test_what_scripts_write_into_documents_is_current(script: str) -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], check=False)
-    assert done.returncode == 0, f"run scripts/{script}: a document says something else than the code or the gallery"
+    assert done.returncode == 0, (
+        f"run scripts/{script}: a document says something else than the code or the gallery"
+    )
 
 
 def test_the_picture_of_a_report_is_of_the_page_that_records_give(tmp_path: Path) -> None:
@@ -167,7 +192,9 @@ def test_the_workflow_in_the_documents_is_the_example() -> None:
     """And it is YAML in which a job compares and comments."""
     text = (ROOT / "examples" / "github-actions.yml").read_text()
     (block,) = re.findall(
-        r"^```yaml\n(on: pull_request.*?)^```", (ROOT / "docs" / "compare.md").read_text(), re.S | re.M
+        r"^```yaml\n(on: pull_request.*?)^```",
+        (ROOT / "docs" / "compare.md").read_text(),
+        re.S | re.M,
     )
     assert text.split("\n", 1)[1] == block
     workflow = yaml.safe_load(text)

@@ -62,7 +62,10 @@ def launch(args: dict[str, Argument], folder: Path) -> Launch:
     ("args", "said"),
     [
         ({"url": "http://host"}, "needs the argument model"),
-        ({"url": "http://host", "model": "m", "key": "x"}, "has no argument key; it has url, model, api_key_env"),
+        (
+            {"url": "http://host", "model": "m", "key": "x"},
+            "has no argument key; it has url, model, api_key_env",
+        ),
         ({"url": "http://host/v9", "model": "m"}, "the endpoint's argument url: the path /v9"),
     ],
 )
@@ -109,7 +112,9 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.environ", {"MY_KEY": f" {key}\n"})
-    with pytest.raises(EndpointUnusable, match="the key in the environment variable MY_KEY has characters") as refused:
+    with pytest.raises(
+        EndpointUnusable, match="the key in the environment variable MY_KEY has characters"
+    ) as refused:
         endpoint_api_key("MY_KEY")
     assert key not in str(refused.value)
 

@@ -27,7 +27,16 @@ from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.http import connection
 from bitbench.util.http.connection import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
-from tests.support.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
+from tests.support.raw_server import (
+    Answerer,
+    Asked,
+    drip,
+    flood,
+    plain,
+    send,
+    send_and_reset,
+    serving,
+)
 from tests.support.synthetic import demo_study, load_result, make_records, request_rows
 from tests.unit.test_model_cost import SMOLLM2
 
@@ -75,7 +84,9 @@ def vllm_says(preemptions: float = 0, queued: float = 0, drafts: float = 0) -> s
 
 
 def endpoint(url: str = "http://127.0.0.1:1", metrics: dict[str, str] | None = None) -> Endpoint:
-    return Endpoint(url, "model", "a-secret-key", metrics=vllm._METRICS if metrics is None else metrics)
+    return Endpoint(
+        url, "model", "a-secret-key", metrics=vllm._METRICS if metrics is None else metrics
+    )
 
 
 def test_samples_are_summed_over_labels_and_of_gauges_the_largest_counts() -> None:
@@ -108,12 +119,16 @@ def test_what_is_no_sample_is_passed_over(text: str) -> None:
 
 
 def test_lines_without_end_are_not_read_to_the_end() -> None:
-    assert len(read_samples("".join(f"a{number} 1\n" for number in range(100_000))).values) == 20_000
+    assert (
+        len(read_samples("".join(f"a{number} 1\n" for number in range(100_000))).values) == 20_000
+    )
 
 
 def test_counters_are_what_they_grew_by_and_gauges_what_they_show() -> None:
     before = read_samples(vllm_says(1, 4, 10))
-    after = read_samples(vllm_says(4, 8, 20).replace('_sum{engine="0",model_name="model"} 2.0', "_sum 3.0"))
+    after = read_samples(
+        vllm_says(4, 8, 20).replace('_sum{engine="0",model_name="model"} 2.0', "_sum 3.0")
+    )
     found = engine_metrics(endpoint(), before, after)
     assert found is not None
     assert (found.preemptions, found.waiting, found.kv_use) == (3, 3, 0.25)
@@ -126,7 +141,9 @@ def test_counters_are_what_they_grew_by_and_gauges_what_they_show() -> None:
 
 def test_sglang_counts_by_its_own_names() -> None:
     asked, after = endpoint(metrics=sglang._METRICS), read_samples(SGLANG)
-    found = engine_metrics(asked, read_samples(""), after)  # before its first request it names no counter
+    found = engine_metrics(
+        asked, read_samples(""), after
+    )  # before its first request it names no counter
     assert found is not None
     assert (found.waiting, found.kv_use, found.preemptions) == (3, 0.25, 2)
     assert (found.prompt_tokens, found.cached_tokens) == (256, 32)
@@ -138,7 +155,12 @@ def test_sglang_counts_by_its_own_names() -> None:
     }
     unmoved = engine_metrics(asked, after, after)
     assert unmoved is not None
-    assert (unmoved.preemptions, unmoved.cached_tokens, unmoved.queue_s, unmoved.waiting) == (0, 0, None, 3)
+    assert (unmoved.preemptions, unmoved.cached_tokens, unmoved.queue_s, unmoved.waiting) == (
+        0,
+        0,
+        None,
+        3,
+    )
 
 
 def test_a_counter_that_began_again_says_nothing() -> None:
@@ -159,7 +181,9 @@ def test_it_is_asked_with_the_key_and_an_engine_without_figures_not_at_all() -> 
         assert found is not None
         assert found.values["llamacpp:prompt_tokens_total"] == 7
         assert read_engine_metrics(endpoint(server.url, {})) is None
-        assert [(asked.path, asked.authorization) for asked in server.asked] == [("/metrics", "Bearer a-secret-key")]
+        assert [(asked.path, asked.authorization) for asked in server.asked] == [
+            ("/metrics", "Bearer a-secret-key")
+        ]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +197,9 @@ def test_it_is_asked_with_the_key_and_an_engine_without_figures_not_at_all() -> 
         send(),
     ],
 )
-def test_a_server_that_does_not_say_is_left_alone(answer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_does_not_say_is_left_alone(
+    answer: Answerer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "_LIMIT_S", 0.3)
     with serving(answer) as server:
         assert read_engine_metrics(endpoint(server.url)) is None
@@ -201,10 +227,17 @@ def trial(answer: Answerer, tmp_path: Path) -> TrialRecord:
             Vocabulary(100),
             SimpleNamespace(failure=None, read=Memory),  # type: ignore[arg-type]
         )
-        observer = SimpleNamespace(trial_started=lambda *_, **__: None, trial_running=lambda _: None)
+        observer = SimpleNamespace(
+            trial_started=lambda *_, **__: None, trial_running=lambda _: None
+        )
         plan = SimpleNamespace(study=study)
         context = SimpleNamespace(
-            plan=plan, load=Client(), folder=tmp_path, rows_folder=None, observer=observer, on_device=False
+            plan=plan,
+            load=Client(),
+            folder=tmp_path,
+            rows_folder=None,
+            observer=observer,
+            on_device=False,
         )
         alone = workload.model_copy(update={"concurrency": 1})
         return run_trial(ready, alone, "measured", 0, context).record  # type: ignore[arg-type]
@@ -228,7 +261,10 @@ def test_a_trial_counts_without_them_and_repeats_no_word_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_LIMIT_S", 0.3)
-    assert trial(send(plain(b"no", "404 Not Found")), tmp_path).outcome == trial(send(), tmp_path).outcome
+    assert (
+        trial(send(plain(b"no", "404 Not Found")), tmp_path).outcome
+        == trial(send(), tmp_path).outcome
+    )
     said = '# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred{x="a-secret-key"} 1\nstranger 5\n'
     text = trial(send(plain(said.encode())), tmp_path).model_dump_json()
     assert "llamacpp:requests_deferred" in text
@@ -239,8 +275,12 @@ def test_a_trial_counts_without_them_and_repeats_no_word_of_the_server(
 def test_the_report_shows_what_was_counted_and_nothing_where_nothing_was() -> None:
     plan, trials, instances, lock = demo_study()
     assert engine_metrics_section(summarize(make_records(plan, trials, instances))) is None
-    counted = EngineMetrics(preemptions=2, queue_s=0.5, drafts=10, draft_tokens=40, accepted_tokens=15)
-    told = [one.model_copy(update={"engine_metrics": counted}) if one.counts else one for one in trials]
+    counted = EngineMetrics(
+        preemptions=2, queue_s=0.5, drafts=10, draft_tokens=40, accepted_tokens=15
+    )
+    told = [
+        one.model_copy(update={"engine_metrics": counted}) if one.counts else one for one in trials
+    ]
     summary = summarize(make_records(plan, told, instances))
     engine = summary.points[0].engine
     assert engine is not None
@@ -257,8 +297,14 @@ def test_an_explanation_has_both_sides() -> None:
     records = evidence(lambda one, _: 0.030 if one == PLAIN else 0.036)
     counted = EngineMetrics(waiting=1, cached_tokens=0)
     told = [one.model_copy(update={"engine_metrics": counted}) for one in records.trials]
-    found = compute_explanation(replace(records, trials=told), QUANTIZED, PLAIN, records.study.workloads[0])
-    part = markdown(explanation_document(found)).partition("## What the engines counted")[2].partition("\n## ")[0]
+    found = compute_explanation(
+        replace(records, trials=told), QUANTIZED, PLAIN, records.study.workloads[0]
+    )
+    part = (
+        markdown(explanation_document(found))
+        .partition("## What the engines counted")[2]
+        .partition("\n## ")[0]
+    )
     rows = [re.findall(r"\w+", line) for line in part.splitlines()]
     assert ["variant", "1", "0"] in rows
     assert ["baseline", "1", "0"] in rows
@@ -271,7 +317,9 @@ def test_what_a_step_reads_counts_the_cache_as_the_engine_keeps_it(bits: int) ->
     assert facts is not None
     per_token = facts * bits // 16
     kept = [
-        one.model_copy(update={"facts": one.facts.model_copy(update={"kv_bytes_per_token": per_token})})
+        one.model_copy(
+            update={"facts": one.facts.model_copy(update={"kv_bytes_per_token": per_token})}
+        )
         for one in records.instances
     ]
     workload = records.study.workloads[0]

@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from bitbench.engines import environments
-from bitbench.engines.environments import InstalledEnvironment, environment_python, installed_environments, versions
+from bitbench.engines.environments import (
+    InstalledEnvironment,
+    environment_python,
+    installed_environments,
+    versions,
+)
 from bitbench.engines.transformers import TransformersEngine
-from bitbench.planning.readiness import known_environment, known_environment_versions, known_environments
+from bitbench.planning.readiness import (
+    known_environment,
+    known_environment_versions,
+    known_environments,
+)
 from bitbench.study.environment import Device, Environment
 from bitbench.util.errors import EngineEnvironmentError
 
@@ -55,7 +64,9 @@ class FakeUv:
 TRANSFORMERS = TransformersEngine.own_environment
 
 
-def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
+def create(
+    home: Path, environment: Environment = TRANSFORMERS, **options: Any
+) -> InstalledEnvironment:
     return environments.make_environment(environment, home, device="cpu", **options)
 
 
@@ -80,13 +91,21 @@ def test_creation(uv: FakeUv, home: Path) -> None:
     assert TRANSFORMERS.main_versions(info.versions) == {"torch": "2.13.0+cpu"}
     assert info.size_bytes
     install = uv.calls[1]
-    assert "--require-hashes --no-deps --find-links=/wheels --index-url=file:///index --only-binary=:all: -r" in install
+    assert (
+        "--require-hashes --no-deps --find-links=/wheels --index-url=file:///index --only-binary=:all: -r"
+        in install
+    )
     assert install.endswith("transformers-cpu.txt")
     assert "importing it once" in steps
 
-    assert environment_python("transformers", home) == home / "envs" / "transformers" / "bin" / "python"
+    assert (
+        environment_python("transformers", home)
+        == home / "envs" / "transformers" / "bin" / "python"
+    )
     assert versions("transformers", home) == {"torch": "2.13.0+cpu", "typing-extensions": "4.16.0"}
-    assert [known.name for known in installed_environments(home) if known.complete] == ["transformers"]
+    assert [known.name for known in installed_environments(home) if known.complete] == [
+        "transformers"
+    ]
 
 
 def test_a_source_is_meant_from_where_the_command_was_given(
@@ -94,10 +113,15 @@ def test_a_source_is_meant_from_where_the_command_was_given(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     create(home, find_links=["wheels", "https://one/wheels"], index_url="index")
-    assert f"--find-links={tmp_path}/wheels --find-links=https://one/wheels --index-url={tmp_path}/index" in uv.calls[1]
+    assert (
+        f"--find-links={tmp_path}/wheels --find-links=https://one/wheels --index-url={tmp_path}/index"
+        in uv.calls[1]
+    )
 
 
-def test_what_is_there_is_not_made_again_unless_the_lock_changed(uv: FakeUv, home: Path, tmp_path: Path) -> None:
+def test_what_is_there_is_not_made_again_unless_the_lock_changed(
+    uv: FakeUv, home: Path, tmp_path: Path
+) -> None:
     first = create(home)
     assert create(home) == first
     assert len(uv.calls) == 2
@@ -113,7 +137,9 @@ def test_one_whose_python_was_removed_is_made_again(uv: FakeUv, home: Path) -> N
     python = made.path / "bin" / "python"
     python.unlink(missing_ok=True)
     python.symlink_to(home / "python-of-an-older-system")
-    with pytest.raises(EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"):
+    with pytest.raises(
+        EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"
+    ):
         environment_python("transformers", home)
     assert not any(info.complete for info in installed_environments(home))
     assert create(home).complete
@@ -124,7 +150,9 @@ def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, hom
     uv.write(install="kill -9 $$")
     with pytest.raises(EngineEnvironmentError):
         create(home)
-    with pytest.raises(EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"):
+    with pytest.raises(
+        EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"
+    ):
         environment_python("transformers", home)
     assert not any(info.complete for info in installed_environments(home))
     uv.write()
@@ -133,7 +161,9 @@ def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, hom
 
 def test_a_failed_installation_shows_the_telling_lines(uv: FakeUv, home: Path) -> None:
     noise = "echo 'WARNING: Location is ignored'; echo 'Collecting a'; "
-    uv.write(install=noise + "echo 'ERROR: No matching distribution found for torch==2.13.0' >&2; exit 1")
+    uv.write(
+        install=noise + "echo 'ERROR: No matching distribution found for torch==2.13.0' >&2; exit 1"
+    )
     with pytest.raises(EngineEnvironmentError) as failed:
         create(home)
     assert "ERROR: No matching distribution found for torch==2.13.0" in str(failed.value)
@@ -150,16 +180,25 @@ def test_a_failed_installation_shows_the_telling_lines(uv: FakeUv, home: Path) -
         "╰─▶ Because there is no version of torch==2.13.0+cpu and you require torch==2.13.0+cpu, …",
     ],
 )
-def test_where_no_source_has_the_cpu_build_of_torch_the_next_step_names_it(said: str, uv: FakeUv, home: Path) -> None:
+def test_where_no_source_has_the_cpu_build_of_torch_the_next_step_names_it(
+    said: str, uv: FakeUv, home: Path
+) -> None:
     uv.write(install=f"echo '{said}' >&2; exit 1")
-    with pytest.raises(EngineEnvironmentError, match=r"folder or page with the CPU wheels of torch with --find-links"):
+    with pytest.raises(
+        EngineEnvironmentError,
+        match=r"folder or page with the CPU wheels of torch with --find-links",
+    ):
         create(home)
 
 
-def test_what_exists_as_source_only_is_built_with_what_the_lock_installed(uv: FakeUv, home: Path) -> None:
+def test_what_exists_as_source_only_is_built_with_what_the_lock_installed(
+    uv: FakeUv, home: Path
+) -> None:
     create(home, known_environment("lmeval"))
     _, wheels, source = uv.calls
-    assert wheels.endswith("--only-binary=:all: -r " + str(known_environment("lmeval").lock_for("cpu")))
+    assert wheels.endswith(
+        "--only-binary=:all: -r " + str(known_environment("lmeval").lock_for("cpu"))
+    )
     assert "--require-hashes --no-deps --no-build-isolation -r" in source
     assert source.endswith("lmeval-source.txt")
     assert "setuptools" in known_environment("lmeval").lock_for("cpu").read_text()
@@ -177,7 +216,16 @@ def test_a_missing_environment_names_the_command(home: Path) -> None:
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
-    names = ["llamacpp", "lmeval", "openvino", "quantize", "sglang", "transformers", "triton", "vllm"]
+    names = [
+        "llamacpp",
+        "lmeval",
+        "openvino",
+        "quantize",
+        "sglang",
+        "transformers",
+        "triton",
+        "vllm",
+    ]
     assert sorted(known_environments()) == names
     with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
         known_environment("tensorrt")
@@ -186,7 +234,10 @@ def test_an_unknown_name_names_the_known_ones() -> None:
 def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
     (home / "envs" / "left-over").mkdir(parents=True)
     listed = installed_environments(home, ["vllm"])
-    assert [(found.name, found.complete) for found in listed] == [("left-over", False), ("vllm", False)]
+    assert [(found.name, found.complete) for found in listed] == [
+        ("left-over", False),
+        ("vllm", False),
+    ]
     assert known_environment_versions(listed[0], known_environments()) == {}
 
 
@@ -225,7 +276,9 @@ HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.stem)
 def test_every_requirement_of_a_lock_is_pinned_once_and_hashed(lock: Path) -> None:
     lines = [line for line in lock.read_text().splitlines() if not line.startswith("#")]
-    names = [line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)]
+    names = [
+        line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)
+    ]
     assert names
     assert len(set(names)) == len(names)
     for line, following in itertools.pairwise([*lines, ""]):
@@ -235,9 +288,13 @@ def test_every_requirement_of_a_lock_is_pinned_once_and_hashed(lock: Path) -> No
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["llamacpp", "transformers", "vllm"])
-def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str, device: Device) -> None:
+def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(
+    name: str, device: Device
+) -> None:
     lines = known_environment(name).lock_for(device).read_text().splitlines()
-    names = [line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)]
+    names = [
+        line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)
+    ]
     assert f"torch==2.13.0{'+cpu' if device == 'cpu' else ''} \\" in lines
     if device == "cpu":
         assert not {"torchvision", "torchaudio", "torchcodec", "triton"} & set(names)
@@ -247,7 +304,9 @@ def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str
 
 
 def test_the_lock_of_sglang_has_what_it_imports_but_none_of_cuda_on_the_cpu() -> None:
-    cpu, cuda = (known_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda"))
+    cpu, cuda = (
+        known_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda")
+    )
     assert "torch==2.13.0+cpu \\" in cpu
     assert "\ntriton==" in cpu  # never run, but imported
     assert "\nnvidia" not in cpu

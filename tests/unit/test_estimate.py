@@ -5,7 +5,13 @@ from itertools import permutations
 import pytest
 
 from bitbench.engines.null import NullEngine
-from bitbench.planning.estimate import NULL_TOKEN_S, Estimator, estimate_assumptions, guess_quality_s, guess_trial_s
+from bitbench.planning.estimate import (
+    NULL_TOKEN_S,
+    Estimator,
+    estimate_assumptions,
+    guess_quality_s,
+    guess_trial_s,
+)
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import guess_backend_s
 from bitbench.records.trial import Outcome, TrialMetrics
@@ -17,12 +23,15 @@ from bitbench.study.workload import Workload
 from tests.support.synthetic import make_instance, make_plan, make_trial
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-LARGE = Variant(name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10))
+LARGE = Variant(
+    name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10)
+)
 
 
 def guess(variant: Variant = NOTHING, **asked: Json) -> float:
     return guess_trial_s(
-        variant, Workload.model_validate({"name": "w", "input_tokens": 100, "output_tokens": 50, **asked})
+        variant,
+        Workload.model_validate({"name": "w", "input_tokens": 100, "output_tokens": 50, **asked}),
     )
 
 
@@ -38,7 +47,11 @@ ONE_S = 50 * NULL_TOKEN_S
         ({"arrival": {"kind": "poisson", "rate": 5}, "requests": 300}, 60 + ONE_S),
         ({"arrival": {"kind": "trace", "file": "t"}, "duration": "90s"}, 90 + ONE_S),
         (
-            {"arrival": {"kind": "constant", "rate": 1}, "requests": 30, "conversation": {"turns": 3, "think": 4}},
+            {
+                "arrival": {"kind": "constant", "rate": 1},
+                "requests": 30,
+                "conversation": {"turns": 3, "think": 4},
+            },
             10 + 3 * ONE_S + 8,
         ),
         ({"concurrency": 2, "conversation": {"turns": 3, "think": 4}}, 3 * ONE_S + 8),
@@ -50,7 +63,13 @@ def test_the_schedule_of_an_open_loop_decides(asked: Json, expected_s: float) ->
 
 def test_a_warm_up_tells_how_long_a_trial_takes() -> None:
     """One of two rounds of requests, and 8 of 50 tokens: the rest comes at its pace."""
-    asked: Json = {"name": "w", "input_tokens": 100, "output_tokens": 50, "concurrency": 8, "arrival": "closed_loop"}
+    asked: Json = {
+        "name": "w",
+        "input_tokens": 100,
+        "output_tokens": 50,
+        "concurrency": 8,
+        "arrival": "closed_loop",
+    }
     plan = make_plan(["a"], [Workload.model_validate({**asked, "requests": 16})])
     (point,) = plan.points
     estimator = Estimator(plan, {"null": NullEngine()})
@@ -67,22 +86,38 @@ def test_a_warm_up_tells_how_long_a_trial_takes() -> None:
 
 def test_an_engine_that_cannot_keep_up_takes_as_long_as_it_takes() -> None:
     closed = guess(LARGE, concurrency=64, arrival="closed_loop", requests=640)
-    asked: Json = {"arrival": {"kind": "constant", "rate": 1000}, "requests": 640, "concurrency": 64}
+    asked: Json = {
+        "arrival": {"kind": "constant", "rate": 1000},
+        "requests": 640,
+        "concurrency": 64,
+    }
     assert guess(LARGE, **asked) == pytest.approx(closed)
     assert guess(LARGE, **asked) > 10 * guess(NOTHING, **asked)
 
 
-SMALL = Variant(name="s", model="s", recipe="bf16", weight_bytes=269_000_000, facts=ModelFacts(parameters=134_515_008))
+SMALL = Variant(
+    name="s",
+    model="s",
+    recipe="bf16",
+    weight_bytes=269_000_000,
+    facts=ModelFacts(parameters=134_515_008),
+)
 
 
 @pytest.mark.parametrize("level", [None, *Level])
 @pytest.mark.parametrize("concurrency", [1, 8])
-def test_a_trial_takes_about_what_was_measured_on_such_a_processor(level: Level | None, concurrency: int) -> None:
+def test_a_trial_takes_about_what_was_measured_on_such_a_processor(
+    level: Level | None, concurrency: int
+) -> None:
     """SmolLM2-135M on vLLM and transformers: the gallery's cpu-shootout, on amx and on avx512."""
-    plan = make_plan(["a"], [Workload(name="w", input_tokens=128, output_tokens=32, concurrency=concurrency)])
+    plan = make_plan(
+        ["a"], [Workload(name="w", input_tokens=128, output_tokens=32, concurrency=concurrency)]
+    )
     plan = plan.model_copy(update={"variants": (SMALL.model_copy(update={"name": NO_MODEL}),)})
     has_bf16 = level is None or level in {Level.AMX, Level.AVX512_BF16, Level.NEON_BF16}
-    measured_s = {(1, True): 1.0, (8, True): 1.5, (1, False): 3.4, (8, False): 8.5}[concurrency, has_bf16]
+    measured_s = {(1, True): 1.0, (8, True): 1.5, (1, False): 3.4, (8, False): 8.5}[
+        concurrency, has_bf16
+    ]
     guessed_s = Estimator(plan, {"null": NullEngine()}, level).trial_s(plan.points[0])
     assert measured_s / 1.6 < guessed_s < 1.6 * measured_s
 
@@ -90,7 +125,10 @@ def test_a_trial_takes_about_what_was_measured_on_such_a_processor(level: Level 
 def test_quality_takes_longer_without_bf16_instructions() -> None:
     slow_s, quick_s = (
         guess_quality_s(
-            SMALL, Quality(windows=8, window_tokens=128), Scoring.PROMPT_LOGPROBS, estimate_assumptions(level)
+            SMALL,
+            Quality(windows=8, window_tokens=128),
+            Scoring.PROMPT_LOGPROBS,
+            estimate_assumptions(level),
         )
         for level in (Level.AVX512_VNNI, Level.AMX)
     )
@@ -113,10 +151,17 @@ def test_starts_are_expected_as_in_the_newest_block_whatever_is_read_first() -> 
 
 @pytest.mark.parametrize(
     ("recipe", "measured_s"),  # SmolLM2-135M on two cores, processor time
-    [("w4a16-gptq", 134), ("w8a8-smooth-gptq", 210), ("w8a8-sparse-smooth-gptq", 338), ("w4a16-awq", 240)],
+    [
+        ("w4a16-gptq", 134),
+        ("w8a8-smooth-gptq", 210),
+        ("w8a8-sparse-smooth-gptq", 338),
+        ("w4a16-awq", 240),
+    ],
 )
 def test_creating_a_variant_takes_about_what_was_measured(recipe: str, measured_s: float) -> None:
-    assert guess_backend_s(catalog.find_recipe(recipe), 134_515_008) == pytest.approx(measured_s, rel=0.3)
+    assert guess_backend_s(catalog.find_recipe(recipe), 134_515_008) == pytest.approx(
+        measured_s, rel=0.3
+    )
 
 
 def test_what_is_not_made_takes_no_time_and_a_larger_model_takes_longer() -> None:

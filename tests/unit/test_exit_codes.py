@@ -35,7 +35,11 @@ def test_the_page_has_the_table_of_the_code() -> None:
 
 def test_an_error_never_has_the_code_of_an_answer() -> None:
     """But for those that are answers: no rate meets the objectives, or nothing shows whether one does."""
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BitbenchError)]
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, BitbenchError)
+    ]
     assert {kind for kind in kinds if kind.exit_code < ExitCode.USAGE} == {
         errors.UnreachableError,
         errors.UndecidedError,
@@ -118,10 +122,22 @@ def test_a_command_ends_with_its_code(
             "study.yaml:2: engines[0].args.tpott: the null engine has no",
         ),
         ("engines: [null]\nobjectives: {tpott_p99: 20ms}", "did you mean `tpot_p99`?"),
-        ("engines: [null]\nobjectives: {ttft_p99: 200}", "200 needs a unit; write 200ms, 200s or 200m"),
-        ("engines: [null]\nlimits: {memory: 4}", "limits.memory: 4 needs a unit; write 4GB, 4MB or 4B"),
-        ("engines: [null]\nmeasure: {budget: 10}", "measure.budget: 10 needs a unit; write 10ms, 10s or 10m"),
-        ("engines: [null]\nmeasure: {confidence: 95}", "measure.confidence: 95 needs a percent sign; write 95%"),
+        (
+            "engines: [null]\nobjectives: {ttft_p99: 200}",
+            "200 needs a unit; write 200ms, 200s or 200m",
+        ),
+        (
+            "engines: [null]\nlimits: {memory: 4}",
+            "limits.memory: 4 needs a unit; write 4GB, 4MB or 4B",
+        ),
+        (
+            "engines: [null]\nmeasure: {budget: 10}",
+            "measure.budget: 10 needs a unit; write 10ms, 10s or 10m",
+        ),
+        (
+            "engines: [null]\nmeasure: {confidence: 95}",
+            "measure.confidence: 95 needs a percent sign; write 95%",
+        ),
     ],
 )
 def test_a_typo_in_a_study_stops_it(
@@ -143,12 +159,18 @@ def failed_folder(path: Path, outcome: Outcome) -> Path:
         writer.write_lock(make_lock(plan))
         for point, ended in zip(plan.points, (outcome, Outcome.CRASHED), strict=True):
             cause = None if ended is Outcome.OK else "it ended"
-            metrics = TrialMetrics(output_throughput=100.0) if ended is Outcome.OK else TrialMetrics()
-            writer.append_trial(make_trial(point, 0, 0, outcome=ended, cause=cause, metrics=metrics), None)
+            metrics = (
+                TrialMetrics(output_throughput=100.0) if ended is Outcome.OK else TrialMetrics()
+            )
+            writer.append_trial(
+                make_trial(point, 0, 0, outcome=ended, cause=cause, metrics=metrics), None
+            )
     return path
 
 
-def test_a_study_in_which_every_point_failed_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_in_which_every_point_failed_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     all_failed = bitbench(capsys, "report", str(failed_folder(tmp_path / "all", Outcome.CRASHED)))
     assert all_failed.exit_code == ExitCode.NOTHING_MEASURED
     assert f"exit code 3: {ExitCode.NOTHING_MEASURED.meaning}" in " ".join(all_failed.out.split())
@@ -197,7 +219,9 @@ def test_the_mean_of_an_endpoint_is_judged_on_its_trials() -> None:
     assert study(even(1, 5, 100), **asked, was_running=True).exit_code() is ExitCode.DONE
 
 
-def test_a_defect_is_told_from_a_mistake(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_told_from_a_mistake(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
@@ -232,5 +256,7 @@ def test_a_reader_that_goes_away_is_no_failed_gate(command: list[str]) -> None:
         "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); sys.argv[0] = 'bitbench'\n"
         "from bitbench.cli import main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command], capture_output=True, text=True, check=False
+    )
     assert done.returncode in (ExitCode.PIPE_CLOSED, -signal.SIGPIPE), done.stderr

@@ -19,7 +19,12 @@ QWEN3 = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
 }
-MIXTRAL = {"num_hidden_layers": 32, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
+MIXTRAL = {
+    "num_hidden_layers": 32,
+    "intermediate_size": 14336,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 GLM = {
     "num_hidden_layers": 46,
     "intermediate_size": 10944,
@@ -35,8 +40,14 @@ GLM = {
     ("config", "found"),
     [
         (QWEN3, ExpertFacts(count=128, per_token=8, size=768, layers=48)),
-        (QWEN3 | {"mlp_only_layers": [0, 7]}, ExpertFacts(count=128, per_token=8, size=768, layers=46)),
-        (QWEN3 | {"decoder_sparse_step": 2}, ExpertFacts(count=128, per_token=8, size=768, layers=24)),
+        (
+            QWEN3 | {"mlp_only_layers": [0, 7]},
+            ExpertFacts(count=128, per_token=8, size=768, layers=46),
+        ),
+        (
+            QWEN3 | {"decoder_sparse_step": 2},
+            ExpertFacts(count=128, per_token=8, size=768, layers=24),
+        ),
         (
             QWEN3 | {"shared_expert_intermediate_size": 5632},
             ExpertFacts(count=128, per_token=8, size=768, layers=48, shared_size=5632),
@@ -47,18 +58,34 @@ GLM = {
             GLM | {"mlp_layer_types": ["dense", "dense", *["sparse"] * 44]},
             ExpertFacts(count=128, per_token=8, size=1408, layers=44, shared_size=2816),
         ),
-        (MIXTRAL | {"interleave_moe_layer_step": 2}, ExpertFacts(count=8, per_token=2, size=14336, layers=None)),
-        (MIXTRAL | {"num_hidden_layers": 2**39}, ExpertFacts(count=8, per_token=2, size=14336, layers=None)),
-        (QWEN3 | {"moe_layer_freq": [0, 1]}, ExpertFacts(count=128, per_token=8, size=768, layers=None)),
-        (QWEN3 | {"moe_intermediate_size": [768]}, ExpertFacts(count=128, per_token=8, size=None, layers=48)),
+        (
+            MIXTRAL | {"interleave_moe_layer_step": 2},
+            ExpertFacts(count=8, per_token=2, size=14336, layers=None),
+        ),
+        (
+            MIXTRAL | {"num_hidden_layers": 2**39},
+            ExpertFacts(count=8, per_token=2, size=14336, layers=None),
+        ),
+        (
+            QWEN3 | {"moe_layer_freq": [0, 1]},
+            ExpertFacts(count=128, per_token=8, size=768, layers=None),
+        ),
+        (
+            QWEN3 | {"moe_intermediate_size": [768]},
+            ExpertFacts(count=128, per_token=8, size=None, layers=48),
+        ),
         ({"num_hidden_layers": 30, "intermediate_size": 1536}, None),
     ],
 )
-def test_experts_are_read_as_families_write_them(config: dict[str, Any], found: ExpertFacts | None) -> None:
+def test_experts_are_read_as_families_write_them(
+    config: dict[str, Any], found: ExpertFacts | None
+) -> None:
     assert model_expert_facts(config) == found
 
 
-def test_a_gguf_file_says_it_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gguf_file_says_it_in_its_own_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = {
         "general.architecture": "x",
         **{"x.block_count": 46, "x.leading_dense_block_count": 1, "x.feed_forward_length": 10944},

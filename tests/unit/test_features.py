@@ -23,11 +23,18 @@ ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 IMPORTED_ELSEWHERE = ("kernel_cases", "checkpoints")  # where torch is
 
 
-@pytest.mark.parametrize(("command", "offer"), all_commands().values(), ids=lambda value: getattr(value, "name", ""))
-def test_a_command_can_be_called_and_says_the_same_of_itself(command: Command, offer: Offer) -> None:
+@pytest.mark.parametrize(
+    ("command", "offer"), all_commands().values(), ids=lambda value: getattr(value, "name", "")
+)
+def test_a_command_can_be_called_and_says_the_same_of_itself(
+    command: Command, offer: Offer
+) -> None:
     said = LazyCommand(command, offer).whole.help or ""
     assert said.partition("\n")[0] == command.help
-    assert command.answer is None or answer_schema(command.name)["title"] == f"bitbench {command.name} --json"
+    assert (
+        command.answer is None
+        or answer_schema(command.name)["title"] == f"bitbench {command.name} --json"
+    )
 
 
 @pytest.mark.parametrize("declared", FEATURES, ids=lambda declared: declared.name)
@@ -56,7 +63,12 @@ def assert_defined(offer: Offer) -> None:
     assert spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
     named = {node.name for node in tree.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    assigned = {ast.unparse(target) for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+    assigned = {
+        ast.unparse(target)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    }
     assert name in named | assigned
 
 
@@ -87,7 +99,9 @@ def test_help_imports_no_code_of_features() -> None:
         "except SystemExit: pass\n"
         "print(*(name for name in sys.modules if name.startswith('bitbench.features.') or name == 'pydantic'))"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     assert {*said.splitlines()[-1].split()} == {declared.package for declared in BUILT_IN}
 
 
@@ -111,7 +125,9 @@ def test_a_feature_that_cannot_be_imported_stops_nothing(monkeypatch: pytest.Mon
 
 def test_what_a_third_party_raises_is_a_warning_and_what_a_built_in_feature_raises_is_not() -> None:
     with (
-        pytest.warns(UserWarning, match=r"The feature shop \(shop\) is left out here: KeyError: 'price'"),
+        pytest.warns(
+            UserWarning, match=r"The feature shop \(shop\) is left out here: KeyError: 'price'"
+        ),
         feature.feature_errors_as_warnings(Feature("shop", package="shop")),
     ):
         raise KeyError("price")

@@ -60,16 +60,34 @@ KILLED = "os.kill(os.getpid(), 9)"
     [
         (KILLED, Outcome.DISTURBED, "It was killed by signal 9 from outside"),
         ("os.kill(os.getpid(), 15)", Outcome.DISTURBED, "It was killed by signal 15 from outside"),
-        (f"print('RuntimeError: no rope', flush=True); {KILLED}", Outcome.CRASHED, "signal 9: RuntimeError: no rope"),
+        (
+            f"print('RuntimeError: no rope', flush=True); {KILLED}",
+            Outcome.CRASHED,
+            "signal 9: RuntimeError: no rope",
+        ),
         ("os.kill(os.getpid(), 11)", Outcome.CRASHED, "It ended with signal 11"),
-        ("sys.exit('OSError: [Errno 98] Address already in use')", Outcome.DISTURBED, "Address already in use"),
-        ("sys.exit('OSError: [Errno 28] No space left on device')", Outcome.DISTURBED, "No space left on device"),
-        ("sys.exit('a warning: mind `Too many open files`')", Outcome.CRASHED, "It ended with exit code 1"),
+        (
+            "sys.exit('OSError: [Errno 98] Address already in use')",
+            Outcome.DISTURBED,
+            "Address already in use",
+        ),
+        (
+            "sys.exit('OSError: [Errno 28] No space left on device')",
+            Outcome.DISTURBED,
+            "No space left on device",
+        ),
+        (
+            "sys.exit('a warning: mind `Too many open files`')",
+            Outcome.CRASHED,
+            "It ended with exit code 1",
+        ),
         ("sys.exit('RuntimeError: CUDA out of memory')", Outcome.OOM, "CUDA out of memory"),
         ("sys.exit(120)", Outcome.CRASHED, "It ended with exit code 120"),
     ],
 )
-def test_what_an_end_is_put_down_to(code: str, outcome: Outcome, cause: str, tmp_path: Path) -> None:
+def test_what_an_end_is_put_down_to(
+    code: str, outcome: Outcome, cause: str, tmp_path: Path
+) -> None:
     failure = failure_of(code, tmp_path)
     assert (failure.outcome, cause in failure.cause) == (outcome, True), failure
 
@@ -109,12 +127,20 @@ def test_the_kernel_counts_in_our_own_group_too(
     ("group", "folder", "names"),
     [
         ("0::/a/b", "a", ("memory.max", "memory.current", "inactive_file")),
-        ("4:memory:/a/b", "memory/a", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+        (
+            "4:memory:/a/b",
+            "memory/a",
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ),
     ],
     ids=["cgroup 2", "cgroup 1"],
 )
 def test_the_memory_of_a_container_is_what_its_groups_may_have(
-    group: str, folder: str, names: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: str,
+    folder: str,
+    names: tuple[str, str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "own").write_text(f"{group}\n")
     place = tmp_path / "groups" / folder
@@ -130,7 +156,9 @@ def test_the_memory_of_a_container_is_what_its_groups_may_have(
     assert host.available_memory() == 5000
 
 
-def test_an_engine_that_ends_on_a_full_disk_is_not_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_ends_on_a_full_disk_is_not_to_blame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -203,7 +231,9 @@ def test_what_a_hypervisor_takes_is_a_share_of_all_processors(tmp_path: Path) ->
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[LoadJob]:
     with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint:
-        yield LoadJob(endpoint, ONE, Vocabulary(1_000), seed=(0,), request_timeout_s=10, stall_timeout_s=10)
+        yield LoadJob(
+            endpoint, ONE, Vocabulary(1_000), seed=(0,), request_timeout_s=10, stall_timeout_s=10
+        )
 
 
 @pytest.mark.parametrize(("step_s", "direction"), [(2.0, "forward"), (-2.0, "back")])
@@ -241,7 +271,9 @@ def test_a_client_that_can_open_no_connection_is_no_crash_of_the_server(
         run_job(job)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EMFILE, errno.EDQUOT, errno.EIO]
+)
 def test_a_fault_of_the_machine_is_one_sentence(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,9 @@ def _fresh_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
 
 
-def test_init_then_plan_works_and_names_every_command_that_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_then_plan_works_and_names_every_command_that_is_needed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert bitbench(capsys, "init").exit_code == 0
     answer = bitbench(capsys, "plan", "study.yaml")
     assert answer.exit_code == 0, answer.err
@@ -39,14 +41,25 @@ def test_init_then_plan_works_and_names_every_command_that_is_needed(capsys: pyt
 
 @pytest.mark.parametrize(
     ("device", "schedule", "takes_turns"),
-    [("cpu", "auto", True), ("cuda", "auto", False), ("cpu", "visits", False), ("cuda", "rounds", True)],
+    [
+        ("cpu", "auto", True),
+        ("cuda", "auto", False),
+        ("cpu", "visits", False),
+        ("cuda", "rounds", True),
+    ],
 )
 def test_a_plan_says_whether_configs_take_turns(
-    device: str, schedule: str, takes_turns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    device: str,
+    schedule: str,
+    takes_turns: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / "study.yaml"
     engines = "[{engine: null, name: a}, {engine: null, name: b}]"
-    path.write_text(f"name: x\nengines: {engines}\nworkloads: [interactive]\nmeasure: {{schedule: {schedule}}}\n")
+    path.write_text(
+        f"name: x\nengines: {engines}\nworkloads: [interactive]\nmeasure: {{schedule: {schedule}}}\n"
+    )
     answer = bitbench(capsys, "plan", str(path), "--device", device)
     assert ("take turns" in answer.out) is takes_turns, answer.err
     assert ("one after the other" in answer.out) is not takes_turns
@@ -61,7 +74,10 @@ def test_a_plan_says_a_reason_once_and_what_is_long(
     assert "Model: smollm2-135m." in shown
     assert shown.count("vLLM no longer reads GGUF files") == 1
     assert "variants smollm2-135m/w8a8-rtn, smollm2-135m/w4a16-rtn, " in shown
-    assert all(f"bitbench env create {name}" in shown for name in ("llamacpp", "quantize", "transformers", "vllm"))
+    assert all(
+        f"bitbench env create {name}" in shown
+        for name in ("llamacpp", "quantize", "transformers", "vllm")
+    )
     assert "16 of 42 points run in about " in shown
     assert ": at least 18 starts and 32 trials." in shown
     assert "long: " not in shown
@@ -89,7 +105,9 @@ def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -
     printed = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]
     assert printed["before_run"] == NEEDED
     assert printed["missing_models"] == ["smollm2-135m"]
-    made = 2 * guess_backend_s(catalog.find_recipe("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0)
+    made = 2 * guess_backend_s(
+        catalog.find_recipe("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0
+    )
     assert printed["amount"]["making_s"] == pytest.approx(made)
     assert printed["amount"]["seconds"][0] > made
 
@@ -107,7 +125,9 @@ def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
     assert len(study.recipes) > 1
     plan = plan_study(study, Workplace(Path("home")))
     assert not plan.refusals
-    assert {point.config.variant for point in plan.points} == {f"smollm2-135m/{recipe}" for recipe in study.recipes}
+    assert {point.config.variant for point in plan.points} == {
+        f"smollm2-135m/{recipe}" for recipe in study.recipes
+    }
 
 
 def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,11 @@ MOST_WITHOUT = 0.1
 @pytest.fixture(scope="module")
 def means() -> list[Estimate]:
     """Of every point; percentiles of pooled requests are not means, and memory has a range."""
-    points = [point for folder in FOLDERS for point in summarize(StudyFolder.existing(folder).read()).points]
+    points = [
+        point
+        for folder in FOLDERS
+        for point in summarize(StudyFolder.existing(folder).read()).points
+    ]
     return [
         estimate
         for point in points

@@ -35,7 +35,11 @@ def test_what_is_seen_meanwhile_is_kept() -> None:
         library.gpus[0].energy_mj, library.gpus[1].energy_mj = 1_030_000, 1_012_000
 
     use = watched(FakeGpu(processes={OURS: 5}), FakeGpu(), meanwhile=work)
-    assert (use.sm_clock_low_mhz, use.sm_clock_high_mhz, use.memory_clock_mhz) == (1_200, 1_900, 6_251)
+    assert (use.sm_clock_low_mhz, use.sm_clock_high_mhz, use.memory_clock_mhz) == (
+        1_200,
+        1_900,
+        6_251,
+    )
     assert (use.temperature_c, use.slowed_by, use.other_processes) == (83, ("power cap",), 0)
     assert use.energy_j == pytest.approx(42.0)
     assert gpu_watch_disturbance(use) is None  # a power cap is what many cards always run into
@@ -64,7 +68,9 @@ def test_a_counter_that_was_set_back_says_nothing() -> None:
         ({}, None),
     ],
 )
-def test_others_are_counted_where_our_own_are_seen(processes: dict[int, int | None], others: int | None) -> None:
+def test_others_are_counted_where_our_own_are_seen(
+    processes: dict[int, int | None], others: int | None
+) -> None:
     assert watched(FakeGpu(processes=processes)).other_processes == others
 
 
@@ -107,7 +113,9 @@ def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch
 
 
 def test_energy_is_divided_by_the_tokens_that_came() -> None:
-    rows = request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.0]}, {"planned_s": 0.0, "chunk_s": [1.0, 1.5]})
+    rows = request_rows(
+        {"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.0]}, {"planned_s": 0.0, "chunk_s": [1.0, 1.5]}
+    )
     tokens = sum(rows["output_tokens"].to_pylist())
     sums = RequestSums.of(rows)
     assert metrics_of_trial(sums, energy_j=10.0 * tokens).energy_per_token == pytest.approx(10.0)

@@ -20,7 +20,9 @@ L4 = FakeGpu("NVIDIA L4", "GPU-bbbb2222-0", (8, 9), 23_034)
 T4 = FakeGpu("Tesla T4", "GPU-cccc3333-0", (7, 5), 15_360)
 
 
-def looked_at(*devices: FakeGpu, driver: str = "580.95.05", cuda: str = "0", **variables: str) -> GpuSurvey:
+def looked_at(
+    *devices: FakeGpu, driver: str = "580.95.05", cuda: str = "0", **variables: str
+) -> GpuSurvey:
     FakeNvml(list(devices), driver)
     return survey_nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **variables}, lambda: cuda)
 
@@ -36,9 +38,9 @@ def test_a_gpu_is_described_by_what_figures_depend_on() -> None:
 def test_two_of_a_kind_are_comparable_and_told_apart_in_the_record() -> None:
     first, second = looked_at(L4, FakeGpu(uuid="GPU-dddd4444-0")).accelerators
     assert first.uuid != second.uuid
-    assert HostFacts(accelerators=(first,)).shown("accelerators") == HostFacts(accelerators=(second,)).shown(
-        "accelerators"
-    )
+    assert HostFacts(accelerators=(first,)).shown("accelerators") == HostFacts(
+        accelerators=(second,)
+    ).shown("accelerators")
     capped = describe_gpu(fake_gpus(FakeGpu(power_limit_mw=50_000))[0], "580.95.05")
     assert str(capped) != str(first)
 
@@ -55,7 +57,9 @@ def test_a_reading_of_zero_is_unknown(untold: int | None) -> None:
     )
     (found,) = fake_gpus(gpu)
     assert (found.power_limit_w, found.energy_j, found.temperature_c) == (None,) * 3
-    assert (found.sm_clock_mhz, found.memory_clock_mhz, found.memory_bytes, found.capability) == (None,) * 4
+    assert (found.sm_clock_mhz, found.memory_clock_mhz, found.memory_bytes, found.capability) == (
+        None,
+    ) * 4
 
 
 def test_what_slows_a_gpu_is_named_and_nothing_is_not_unknown() -> None:
@@ -122,7 +126,9 @@ def test_a_gpu_that_cannot_be_used_says_why(found: object, problem: str | None) 
     assert answer.is_usable == (bool(answer.accelerators) and problem is None)
 
 
-def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_device_is_a_usable_gpu_unless_a_person_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for answer, device, capability in (
         (looked_at(A100, L4), "cuda", Capability(8, 0)),
         (looked_at(L4, driver="550.54.15"), "cpu", None),
@@ -131,11 +137,16 @@ def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monk
         monkeypatch.setattr("bitbench.machine.workplace.survey_gpus", lambda answer=answer: answer)
         assert (Workplace(tmp_path).device, Workplace(tmp_path).capability) == (device, capability)
     monkeypatch.setattr("bitbench.machine.workplace.survey_gpus", lambda: looked_at(L4))
-    assert (Workplace(tmp_path, "cpu").device, Workplace(tmp_path, "cpu").capability) == ("cpu", None)
+    assert (Workplace(tmp_path, "cpu").device, Workplace(tmp_path, "cpu").capability) == (
+        "cpu",
+        None,
+    )
     assert Workplace(tmp_path, "cpu").host().accelerators == ()
 
 
-def test_the_doctor_says_what_keeps_engines_from_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_says_what_keeps_engines_from_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
@@ -151,10 +162,15 @@ def test_the_doctor_says_what_keeps_engines_from_a_gpu(tmp_path: Path, monkeypat
 def test_an_environment_of_another_device_is_not_ready(tmp_path: Path) -> None:
     folder = tmp_path / "envs" / "vllm"
     folder.mkdir(parents=True)
-    write_environment_manifest(InstalledEnvironment("vllm", folder, complete=True, lock="vllm-cpu.txt"))
+    write_environment_manifest(
+        InstalledEnvironment("vllm", folder, complete=True, lock="vllm-cpu.txt")
+    )
     assert readiness(["vllm"], [], tmp_path, device="cpu").commands == ()
     ready = readiness(["vllm"], [], tmp_path, device="cuda")
-    assert ready.environments["vllm"] == "The environment vllm was created for cpu, and engines here run on cuda."
+    assert (
+        ready.environments["vllm"]
+        == "The environment vllm was created for cpu, and engines here run on cuda."
+    )
     assert ready.commands == ("bitbench env create vllm",)
     assert readiness(["vllm"], [], tmp_path, device="cuda", asked_for="cuda").commands == (
         "bitbench env create vllm --device cuda",

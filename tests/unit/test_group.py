@@ -57,7 +57,11 @@ class Resident:
         return InstanceFacts()
 
     def failure(self) -> Failure | None:
-        return Failure(outcome=Outcome.CRASHED, cause="it died") if self.name in self.tape.dead else None
+        return (
+            Failure(outcome=Outcome.CRASHED, cause="it died")
+            if self.name in self.tape.dead
+            else None
+        )
 
     def freeze(self) -> None:
         self.tape.note("freeze", self.name)
@@ -103,7 +107,12 @@ class Load:
         if breaks:
             self.tape.dead.add(name)
         factor = 10 if self.counts[name] <= self.slow else 1
-        row = {"planned_s": 0.0, "chunk_s": [0.1 * factor, 0.2 * factor], "asked_input_tokens": 1, "input_tokens": 1}
+        row = {
+            "planned_s": 0.0,
+            "chunk_s": [0.1 * factor, 0.2 * factor],
+            "asked_input_tokens": 1,
+            "input_tokens": 1,
+        }
         rows = request_rows({**row, "status": "broken", "error": "gone"} if breaks else row)
         return load_result(rows)
 
@@ -132,7 +141,9 @@ def run(
     group = study.next_group()
     assert group is not None
     client, tunes = load or Load(tape, deadly), load is not None if tunes is None else tunes
-    context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, client, Silent(), on_device=tunes)  # type: ignore[dict-item,arg-type]
+    context = RunContext(
+        plan, {"null": Engine(tape)}, lambda _: tmp_path, client, Silent(), on_device=tunes
+    )  # type: ignore[dict-item,arg-type]
     ids = (f"i{number:04d}" for number in range(1, 100))
     trials = []
     for draft in run_group(group, context, study.progress, lambda: (next(ids), tmp_path / "log")):
@@ -149,9 +160,17 @@ def test_what_tunes_kernels_is_warmed_up_until_it_is_steady(tmp_path: Path) -> N
     plan, tape = plan_of(engines=1, workloads=1), Tape()
     load = Load(tape, slow=1)
     trials = run(plan, tape, study_of(plan, together=True, trials=2), tmp_path, load=load)
-    assert [trial.kind for trial in trials] == ["warmup", "warmup", "warmup", "measured", "measured"]
+    assert [trial.kind for trial in trials] == [
+        "warmup",
+        "warmup",
+        "warmup",
+        "measured",
+        "measured",
+    ]
     assert [trial.index for trial in trials] == [0, 0, 0, 0, 1]
-    assert len({job.seed for job in load.jobs if job.workload != TOUCH}) == len(trials)  # no prompt comes twice
+    assert len({job.seed for job in load.jobs if job.workload != TOUCH}) == len(
+        trials
+    )  # no prompt comes twice
 
 
 def test_configs_take_turns_and_the_others_rest(tmp_path: Path) -> None:
@@ -176,7 +195,9 @@ def test_the_first_turn_of_a_config_has_two_trials_and_no_thaw_between_them(tmp_
     assert {trial.point.config for trial in seconds} == set(plan.configs)
     assert len(seconds) == 3
     assert {(trial.round, trial.turn, trial.index) for trial in seconds} == {(0, 1, 1)}
-    assert len({trial.point.workload for trial in seconds}) == 1  # the first of the block, for all of them
+    assert (
+        len({trial.point.workload for trial in seconds}) == 1
+    )  # the first of the block, for all of them
     for second in seconds:
         first = trials[trials.index(second) - 1]
         assert (first.point, first.round, first.turn, first.index) == (second.point, 0, 0, 0)
@@ -194,7 +215,10 @@ def test_an_interrupted_block_has_its_second_trials_once(tmp_path: Path) -> None
         group = left.next_group()
         again = run(plan, Tape(), left, tmp_path) if group is not None and group.block == 0 else []
         both = [*measured[:killed_after], *(trial for trial in again if trial.kind == "measured")]
-        assert Counter(trial.point.config.engine for trial in both if trial.turn) == {"e0": 1, "e1": 1}
+        assert Counter(trial.point.config.engine for trial in both if trial.turn) == {
+            "e0": 1,
+            "e1": 1,
+        }
         counts = Counter(trial.point.config.engine for trial in both if not trial.turn)
         assert counts["e1"] == 2
         assert counts["e0"] in (2, 3)  # the baseline is beside the other's last trial once more
@@ -211,7 +235,8 @@ class Late(Load):
         first_s = 0.1 if job.workload == TOUCH else next(self.ttft_s)
         row = {"planned_s": 0.0, "sent_s": 0.0118, "chunk_s": [first_s, first_s + 0.1]}
         return replace(
-            load_result(request_rows({**row, "asked_input_tokens": 1, "input_tokens": 1})), health=result.health
+            load_result(request_rows({**row, "asked_input_tokens": 1, "input_tokens": 1})),
+            health=result.health,
         )
 
 
@@ -223,11 +248,15 @@ def test_a_late_client_is_judged_by_the_point_and_not_by_the_trial(
     measure = plan.study.measure.model_copy(update={"metric": "ttft"})
     plan = plan.model_copy(update={"study": plan.study.model_copy(update={"measure": measure})})
     times = chain([warm_up_s], repeat(trial_s))
-    trials = run(plan, tape, study_of(plan, trials=2), tmp_path, load=Late(tape, ttft_s=times), tunes=False)
+    trials = run(
+        plan, tape, study_of(plan, trials=2), tmp_path, load=Late(tape, ttft_s=times), tunes=False
+    )
     first, *later = [trial for trial in trials if trial.kind == "measured"]
     assert (first.outcome is Outcome.OK) == (warm_up_s > trial_s)
     assert first.metrics.ttft_s == pytest.approx(trial_s)  # kept, also where it was rejected
-    assert (later[-1].outcome is Outcome.OK) == (trial_s > warm_up_s)  # all but one are of the other speed by then
+    assert (later[-1].outcome is Outcome.OK) == (
+        trial_s > warm_up_s
+    )  # all but one are of the other speed by then
 
 
 def test_one_that_dies_leaves_the_others_to_go_on(tmp_path: Path) -> None:
@@ -255,14 +284,23 @@ def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) ->
     longer = study_of(plan, together=True, trials=3)
     longer.add(trial for point in plan.points for trial in study.progress.trials_of(point, 0))
     again = run(plan, Tape(), longer, tmp_path)
-    assert [trial.round for trial in again if trial.kind == "measured" and trial.turn == 0] == [1, 1, 2, 2]
+    assert [trial.round for trial in again if trial.kind == "measured" and trial.turn == 0] == [
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
-def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(tmp_path: Path) -> None:
+def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(engines=2, workloads=1)
     baseline, other = plan.points
     late = [
-        turn(baseline, 0).model_copy(update={"id": f"late{number}", "outcome": Outcome.CLIENT_BOUND})
+        turn(baseline, 0).model_copy(
+            update={"id": f"late{number}", "outcome": Outcome.CLIENT_BOUND}
+        )
         for number in range(CLIENT_BOUND_REPEATS + 1)
     ]
     before = [*late, turn(other, 0), turn(other, 1)]
@@ -286,7 +324,13 @@ def test_each_chunk_takes_its_turns_beside_a_start_of_the_baseline(tmp_path: Pat
         by_round.setdefault(trial.round, set()).add(trial.point.config.engine)
     assert sorted(by_round) == list(range(6))  # three of each chunk, none of them twice
     assert all("e0" in engines and len(engines) == 3 for engines in by_round.values())
-    assert Counter(trial.point.config.engine for trial in measured) == {"e0": 6, "e1": 3, "e2": 3, "e3": 3, "e4": 3}
+    assert Counter(trial.point.config.engine for trial in measured) == {
+        "e0": 6,
+        "e1": 3,
+        "e2": 3,
+        "e3": 3,
+        "e4": 3,
+    }
     assert all(trial.residents == 2 for trial in measured)
     assert all(len(awake) == 1 for tape in tapes for awake in tape.running())
     following = study.next_group()
@@ -298,7 +342,9 @@ def test_a_chunk_goes_on_without_a_baseline_that_dies(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=5, workloads=1), Tape()
     study = study_of(plan, most=3, trials=3)
     trials = run(plan, tape, study, tmp_path, deadly="e0")
-    counts = Counter(trial.point.config.engine for trial in trials if trial.counts and not trial.turn)
+    counts = Counter(
+        trial.point.config.engine for trial in trials if trial.counts and not trial.turn
+    )
     assert sorted(counts.values())[-2:] == [3, 3]
     group = study.next_group()
     assert group is not None

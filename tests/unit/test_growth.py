@@ -22,7 +22,9 @@ PLANNED = [(40, 50), (200, 10), (10, 200)]
 BUDGET = {"budget": "100h", "starts": 2, "trials": 2}
 
 
-def plan_s(tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: int, workloads: int) -> float:
+def plan_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: int, workloads: int
+) -> float:
     study = write_null_study(tmp_path / "study.yaml", engines, workloads)
     said: list[Answer] = []
     took_s = processor_s(lambda: said.append(bitbench(capsys, "plan", str(study))))
@@ -60,14 +62,21 @@ def run_on_paper(study: Study, most: int) -> int:
                 point = Point(config=member.config, workload=workload.name)
                 while progress.wants_trial(point, group.block):
                     index = len(progress.trials_of(point, group.block))
-                    metrics, memory = TrialMetrics(output_throughput=100.0 + index), Memory(peak_bytes=2**29)
-                    record = make_trial(point, group.block, index, started_at=None, metrics=metrics, memory=memory)
+                    metrics, memory = (
+                        TrialMetrics(output_throughput=100.0 + index),
+                        Memory(peak_bytes=2**29),
+                    )
+                    record = make_trial(
+                        point, group.block, index, started_at=None, metrics=metrics, memory=memory
+                    )
                     paper.measure(record)
                     count += 1
     return count
 
 
-@pytest.mark.parametrize("measure", [{"starts": 2, "trials": 2}, BUDGET], ids=["a number", "a budget"])
+@pytest.mark.parametrize(
+    "measure", [{"starts": 2, "trials": 2}, BUDGET], ids=["a number", "a budget"]
+)
 @pytest.mark.parametrize(("engines", "workloads"), PLANNED)
 def test_what_is_next_in_the_largest_study_is_known_at_once(
     engines: int, workloads: int, measure: dict[str, object]

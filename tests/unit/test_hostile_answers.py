@@ -29,13 +29,17 @@ def _recommendation() -> Recommendation:
 
 @cache
 def _comparison() -> Comparison:
-    before, after = (side(name, speed, 1, engines=("old", "new")) for name, speed in (("a", 1.0), ("b", 0.9)))
+    before, after = (
+        side(name, speed, 1, engines=("old", "new")) for name, speed in (("a", 1.0), ("b", 0.9))
+    )
     return against(before, after, SLOWER_BY_3)
 
 
 @cache
 def _explanation() -> Explanation:
-    of = evidence(lambda variant, at: 0.04 + at if variant == QUANTIZED else 0.03 + at, places=(1, 8))
+    of = evidence(
+        lambda variant, at: 0.04 + at if variant == QUANTIZED else 0.03 + at, places=(1, 8)
+    )
     return compute_explanation(of, QUANTIZED, PLAIN, of.plan.study.workloads[0])
 
 

@@ -71,7 +71,9 @@ def header(entries: object, data: bytes = b"") -> bytes:
     return struct.pack("<Q", len(content)) + content + data
 
 
-def entry(dtype: object = "I8", shape: object = (2,), offsets: object = (0, 2)) -> dict[str, object]:
+def entry(
+    dtype: object = "I8", shape: object = (2,), offsets: object = (0, 2)
+) -> dict[str, object]:
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 
@@ -92,10 +94,15 @@ def entry(dtype: object = "I8", shape: object = (2,), offsets: object = (0, 2)) 
         (header({"a": entry(offsets=(0, 3))}, b"12"), "the place of a is outside the file"),
         (header({"a": entry(offsets=(2, 0))}, b"12"), "the place of a is outside the file"),
         (header({"a": entry(shape=[2**62, 2**62])}, b"12"), "do not fit its shape"),
-        (header(b'{"\\ud800":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}', b"12"), "surrogates not allowed"),
+        (
+            header(b'{"\\ud800":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}', b"12"),
+            "surrogates not allowed",
+        ),
     ],
 )
-def test_a_safetensors_header_that_lies_is_refused(content: bytes, problem: str, tmp_path: Path) -> None:
+def test_a_safetensors_header_that_lies_is_refused(
+    content: bytes, problem: str, tmp_path: Path
+) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=problem) as refused:
@@ -106,7 +113,9 @@ def test_a_safetensors_header_that_lies_is_refused(content: bytes, problem: str,
 
 def _sparse_gguf(path: Path) -> None:
     """A terabyte of empty strings, of which none takes room on the disk."""
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + struct.pack("<IIQ", 9, 8, 2**36))
+    path.write_bytes(
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + struct.pack("<IIQ", 9, 8, 2**36)
+    )
     with path.open("r+b") as file:
         file.truncate(2**40)
 
@@ -133,15 +142,26 @@ def _many_engines(path: Path) -> None:
 BOMBS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "safetensors: a header of small objects": (
         "safetensors",
-        lambda path: path.write_bytes(header(b'{"a":[' + b",".join([b'{"a":1}'] * 1_249_000) + b"]}")),
+        lambda path: path.write_bytes(
+            header(b'{"a":[' + b",".join([b'{"a":1}'] * 1_249_000) + b"]}")
+        ),
     ),
-    "safetensors: nested": ("safetensors", lambda path: path.write_bytes(header(b'{"a":' * (2 * 10**6 - 1)))),
+    "safetensors: nested": (
+        "safetensors",
+        lambda path: path.write_bytes(header(b'{"a":' * (2 * 10**6 - 1))),
+    ),
     "gguf: a sparse terabyte": ("gguf", _sparse_gguf),
     "gguf: many tensors": ("gguf", _many_tensors),
     "config: nested": ("config", _nested),
     "config: small objects": ("config", _objects),
-    "tokenizer: lists": ("tokenizer", lambda path: path.write_bytes(b'{"a":[' + b"[],[1]," * 10**6 + b"0]}")),
-    "tokenizer: numbers": ("tokenizer", lambda path: path.write_bytes(b'{"a":[' + b"1e9," * 8_900_000 + b"0]}")),
+    "tokenizer: lists": (
+        "tokenizer",
+        lambda path: path.write_bytes(b'{"a":[' + b"[],[1]," * 10**6 + b"0]}"),
+    ),
+    "tokenizer: numbers": (
+        "tokenizer",
+        lambda path: path.write_bytes(b'{"a":[' + b"1e9," * 8_900_000 + b"0]}"),
+    ),
     "import: nested": ("vllm-serve-1.json", _nested),
     "import: small objects": ("vllm-serve-1.json", _objects),
     "import: many engines of one name": ("llama-bench.json", _many_engines),
@@ -152,12 +172,15 @@ BOMBS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "import: lines of spaces": (
         "published-grids.rst",
         lambda path: path.write_text(
-            "The environment of the evaluation with vllm is:\n+====\n" + ("-" + " " * 9_000 + "\n") * 500
+            "The environment of the evaluation with vllm is:\n+====\n"
+            + ("-" + " " * 9_000 + "\n") * 500
         ),
     ),
     "import: digits": (
         "published-backends.md",
-        lambda path: path.write_text("| **Backend** | a |\n| **Model** | m |\n| **TTFT** | " + "9" * 9_900 + "x |\n"),
+        lambda path: path.write_text(
+            "| **Backend** | a |\n| **Model** | m |\n| **TTFT** | " + "9" * 9_900 + "x |\n"
+        ),
     ),
 }
 SLOWEST = 2.0  # of a processor of 2.5 GHz that is shared with other work, to one of 2023 at rest

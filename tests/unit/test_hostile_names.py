@@ -17,7 +17,12 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from bitbench.api.results import study_text
-from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming, summarize_kernels
+from bitbench.features.kernels.computing import (
+    KernelMachine,
+    KernelRun,
+    KernelTiming,
+    summarize_kernels,
+)
 from bitbench.features.kernels.words import kernel_document
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.charts.svg import figure_svg
@@ -71,11 +76,16 @@ def test_page(hostile: StudyReport) -> None:
     made = html_page(hostile.document, "0")
     figures = len(list(report_file_figures(hostile.document)))
     assert figures >= 5
-    harmless(Elements(made), scripts=figures + 3)  # their data; that of all; what the page does; the bundle
+    harmless(
+        Elements(made), scripts=figures + 3
+    )  # their data; that of all; what the page does; the bundle
     printable(made)
     data = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', made, re.DOTALL)
     assert len([json.loads(one) for one in data]) == figures + 1
-    assert max(map(len, re.sub(r"<script.*?</script>", "", made, flags=re.DOTALL).splitlines())) < 12_000
+    assert (
+        max(map(len, re.sub(r"<script.*?</script>", "", made, flags=re.DOTALL).splitlines()))
+        < 12_000
+    )
 
 
 def test_markdown(hostile: StudyReport) -> None:
@@ -105,7 +115,10 @@ def test_kernels(kind: str) -> None:
     """The table of kernels whose names, machine and errors are hostile; two cases have the same name."""
     name = HOSTILE[kind]
     shape = {"in_features": 64, "out_features": 64, "batch": 1, "weight_bytes": 8192}
-    timings = [KernelTiming(case=case, **shape, error=0.0, seconds=(1e-5,) * 9) for case in (name, f"{name}\u200f")]
+    timings = [
+        KernelTiming(case=case, **shape, error=0.0, seconds=(1e-5,) * 9)
+        for case in (name, f"{name}\u200f")
+    ]
     timings.append(KernelTiming(case=f"{name}?", **shape, error=None, cause=name))
     machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "cold_bytes": 1,
                "seed": 0, "threads": 2}  # fmt: skip
@@ -137,7 +150,12 @@ def looks_like_csv(made: str) -> None:
 
 def docutils_takes(made: str) -> None:
     """Without a warning, and as text: `raw` would be the way to HTML. (A heading may come twice.)"""
-    settings = {"report_level": 2, "halt_level": 2, "file_insertion_enabled": False, "raw_enabled": False}
+    settings = {
+        "report_level": 2,
+        "halt_level": 2,
+        "file_insertion_enabled": False,
+        "raw_enabled": False,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = publish_doctree(made, settings_overrides=settings)
@@ -148,8 +166,12 @@ def docutils_takes(made: str) -> None:
 
 CHECKS: dict[str, Callable[[str], object]] = {
     Form.CSV: looks_like_csv,
-    "markdown-backends": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
-    "markdown-runs": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
+    "markdown-backends": lambda made: harmless(
+        Elements(str(MarkdownIt("commonmark").render(made))), scripts=0
+    ),
+    "markdown-runs": lambda made: harmless(
+        Elements(str(MarkdownIt("commonmark").render(made))), scripts=0
+    ),
     "rst-by-length": docutils_takes,
 }
 

@@ -38,10 +38,19 @@ def _status_bytes(pid: int | str, field: str) -> int:
 
 
 def job(
-    url: str, *, output_tokens: int = 2, concurrency: int = 1, request_s: float = PATIENT_S, stall_s: float = PATIENT_S
+    url: str,
+    *,
+    output_tokens: int = 2,
+    concurrency: int = 1,
+    request_s: float = PATIENT_S,
+    stall_s: float = PATIENT_S,
 ) -> LoadJob:
-    workload = Workload(name="w", concurrency=concurrency, input_tokens=4, output_tokens=output_tokens)
-    return LoadJob(Endpoint(url, "m", "a-secret-key"), workload, Vocabulary(1_000), (1,), request_s, stall_s)
+    workload = Workload(
+        name="w", concurrency=concurrency, input_tokens=4, output_tokens=output_tokens
+    )
+    return LoadJob(
+        Endpoint(url, "m", "a-secret-key"), workload, Vocabulary(1_000), (1,), request_s, stall_s
+    )
 
 
 @pytest.mark.parametrize("receiver", WAYS)
@@ -53,7 +62,9 @@ def test_a_stream_of_a_hostile_server_has_its_outcome(
     mode = STREAMS[name]
     with serving(mode.answer) as server, within(mode.memory_mb, mode.time_s):
         limit_s = 3.0 if mode.status == "timeout" else PATIENT_S
-        asked = job(server.url, request_s=limit_s, stall_s=1.0 if mode.status == "stalled" else PATIENT_S)
+        asked = job(
+            server.url, request_s=limit_s, stall_s=1.0 if mode.status == "stalled" else PATIENT_S
+        )
         result = run_job(asked)
     (row,) = result.requests.to_pylist()
     assert row["status"] in REQUEST_STATUSES
@@ -81,7 +92,9 @@ def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None
 
 
 @pytest.mark.parametrize("receiver", BOTH)
-def test_streams_that_fill_the_memory_together_are_given_up(receiver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_fill_the_memory_together_are_given_up(
+    receiver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each may be 42 MB long, all four together 20 MB."""
     choose(receiver, monkeypatch)
     monkeypatch.setattr(dispatch, "TRIAL_BYTES", 20 * MB)

@@ -63,7 +63,9 @@ def get(python: Path, home: Path, name: str = NAME) -> hub.Download:
     return hub.download(reference, home, python=python)
 
 
-def test_a_model_is_downloaded_without_pickles_and_code(python: Path, server: HubServer, home: Path) -> None:
+def test_a_model_is_downloaded_without_pickles_and_code(
+    python: Path, server: HubServer, home: Path
+) -> None:
     got = get(python, home)
     assert {path.name for path in got.model.path.iterdir()} == {
         "config.json", "model.safetensors", "tokenizer.json", MANIFEST,
@@ -74,29 +76,43 @@ def test_a_model_is_downloaded_without_pickles_and_code(python: Path, server: Hu
     assert NAME in [model.name for model in library.list_models(home)]
 
 
-def test_what_the_shared_cache_has_is_not_downloaded_again(python: Path, server: HubServer, tmp_path: Path) -> None:
+def test_what_the_shared_cache_has_is_not_downloaded_again(
+    python: Path, server: HubServer, tmp_path: Path
+) -> None:
     get(python, tmp_path / "home")
     again = get(python, tmp_path / "another home")
     assert server.downloads("model.safetensors") == [""]
     assert (again.model.path / "model.safetensors").resolve().is_relative_to(tmp_path / "hf")
 
 
-def test_a_download_that_breaks_off_continues_where_it_stopped(python: Path, server: HubServer, home: Path) -> None:
+def test_a_download_that_breaks_off_continues_where_it_stopped(
+    python: Path, server: HubServer, home: Path
+) -> None:
     server.repositories[NAME].commits[FIRST]["model.safetensors"] = bytes(12 * 2**20)
-    server.break_after["model.safetensors"] = 11 * 2**20  # huggingface_hub keeps whole pieces of 10 MiB
+    server.break_after["model.safetensors"] = (
+        11 * 2**20
+    )  # huggingface_hub keeps whole pieces of 10 MiB
     get(python, home)
     assert server.downloads("model.safetensors") == ["", f"bytes={10 * 2**20}-"]
 
 
-def test_a_moved_branch_is_said_and_a_commit_asks_nobody(python: Path, server: HubServer, home: Path) -> None:
+def test_a_moved_branch_is_said_and_a_commit_asks_nobody(
+    python: Path, server: HubServer, home: Path
+) -> None:
     old = get(python, home)
     server.repositories[NAME].branches["main"] = SECOND
     assert library.resolve(NAME, home).commit == FIRST  # nothing moves by itself
     moved = get(python, home)
     assert (moved.moved_from, moved.model.commit) == (FIRST, SECOND)
     assert server.downloads("model.safetensors") == [""]  # the same content in both
-    assert library.resolve(NAME, home).content_hash != library.resolve(f"{NAME}@{FIRST}", home).content_hash
-    assert [str(model.reference) for model in hub.list_downloaded(home)] == [f"{NAME}@{FIRST}", NAME]
+    assert (
+        library.resolve(NAME, home).content_hash
+        != library.resolve(f"{NAME}@{FIRST}", home).content_hash
+    )
+    assert [str(model.reference) for model in hub.list_downloaded(home)] == [
+        f"{NAME}@{FIRST}",
+        NAME,
+    ]
     server.asked.clear()
     assert get(python, home, f"{NAME}@{FIRST}").model.path == old.model.path
     assert server.asked == []
@@ -114,11 +130,17 @@ def test_a_gated_model_needs_a_token_that_is_kept_nowhere(
     assert TOKEN[::-1] not in str(refused.value)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     get(python, home)
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    kept = [
+        path
+        for path in tmp_path.rglob("*")
+        if path.is_file() and TOKEN.encode() in path.read_bytes()
+    ]
     assert kept == []
 
 
-def test_the_token_of_the_usual_file_is_used(python: Path, server: HubServer, home: Path, tmp_path: Path) -> None:
+def test_the_token_of_the_usual_file_is_used(
+    python: Path, server: HubServer, home: Path, tmp_path: Path
+) -> None:
     server.repositories[NAME].token = TOKEN
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "token").write_text(TOKEN)
@@ -132,7 +154,9 @@ def test_the_token_of_the_usual_file_is_used(python: Path, server: HubServer, ho
         (f"{NAME}@v9", "acme/Tiny-1B has no revision v9"),
     ],
 )
-def test_what_does_not_exist_is_named(python: Path, server: HubServer, home: Path, name: str, message: str) -> None:
+def test_what_does_not_exist_is_named(
+    python: Path, server: HubServer, home: Path, name: str, message: str
+) -> None:
     with pytest.raises(ModelError, match=message):
         get(python, home, name)
 
@@ -165,20 +189,28 @@ def test_the_command_tells_how_far_it_is_and_what_has_moved(
     progress: list[tuple[int, int]] = []
 
     def run() -> list[str]:
-        return make_model_ready(NAME, home, on_step=print, on_progress=lambda *now: progress.append(now))
+        return make_model_ready(
+            NAME, home, on_step=print, on_progress=lambda *now: progress.append(now)
+        )
 
     (where,) = run()
     assert where.startswith(f"{NAME} is at {home}")
     files = server.repositories[NAME].commits[FIRST]
-    needed = sum(len(files[name]) for name in ("config.json", "model.safetensors", "tokenizer.json"))
+    needed = sum(
+        len(files[name]) for name in ("config.json", "model.safetensors", "tokenizer.json")
+    )
     assert {total for _, total in progress} == {needed}
     server.repositories[NAME].branches["main"] = SECOND
     assert run()[-1].endswith(f"To keep the old one, write {NAME}@{FIRST}.")
 
 
-def test_without_huggingface_hub_the_command_to_get_it_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_huggingface_hub_the_command_to_get_it_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bitbench.planning.readiness.find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"pip install 'bitbench\[hub\]', or create an environment"):
+    with pytest.raises(
+        ModelError, match=r"pip install 'bitbench\[hub\]', or create an environment"
+    ):
         hub_python(home)
 
 
@@ -191,7 +223,10 @@ def test_a_file_stays_where_another_of_its_repository_is_downloaded_later(
     get(python, home, "acme/Tiny-GGUF:q4_k_m")
     repository.branches["main"] = SECOND
     get(python, home, "acme/Tiny-GGUF:q8_0")
-    found = [hub.find_hub_model(HubReference("acme/Tiny-GGUF", file=kind), home) for kind in ("q4_k_m", "q8_0")]
+    found = [
+        hub.find_hub_model(HubReference("acme/Tiny-GGUF", file=kind), home)
+        for kind in ("q4_k_m", "q8_0")
+    ]
     assert [model and model.commit for model in found] == [FIRST, SECOND]
 
 
@@ -205,7 +240,9 @@ def test_one_file_of_a_gguf_repository(python: Path, server: HubServer, home: Pa
     server.repositories["acme/Tiny-GGUF"] = Repository(
         {FIRST: {name: name.encode() for name in names}}, {"main": FIRST}
     )
-    with pytest.raises(ModelError, match=r"is a GGUF repository; name one of its files as acme/Tiny-GGUF:TYPE"):
+    with pytest.raises(
+        ModelError, match=r"is a GGUF repository; name one of its files as acme/Tiny-GGUF:TYPE"
+    ):
         get(python, home, "acme/Tiny-GGUF")
     with pytest.raises(ModelError, match=r"no GGUF file matches acme/Tiny-GGUF:Q2_K; .*Tiny-Q8_0"):
         get(python, home, "acme/Tiny-GGUF:Q2_K")
@@ -216,7 +253,9 @@ def test_one_file_of_a_gguf_repository(python: Path, server: HubServer, home: Pa
     assert server.downloads("Tiny-Q8_0.gguf") == []
 
 
-def test_a_full_disk_is_refused_before_anything_is_downloaded(python: Path, server: HubServer, home: Path) -> None:
+def test_a_full_disk_is_refused_before_anything_is_downloaded(
+    python: Path, server: HubServer, home: Path
+) -> None:
     server.sizes = {"model.safetensors": 2**60}
     with pytest.raises(ModelError, match=r"The download needs .* GB and .* has .* GB free"):
         get(python, home)
@@ -248,23 +287,35 @@ def test_the_plan_of_a_study_has_the_commit(python: Path, server: HubServer, hom
     assert (variant.name, variant.commit) == ("Tiny-1B/bf16", FIRST)
 
 
-def test_checkpoints_of_a_hub_beside_their_model(python: Path, server: HubServer, home: Path) -> None:
+def test_checkpoints_of_a_hub_beside_their_model(
+    python: Path, server: HubServer, home: Path
+) -> None:
     files = server.repositories[NAME].commits[FIRST]
     config = {**json.loads(files["config.json"]), "quantization_config": {"quant_method": "fp8"}}
     quantized = {**files, "config.json": json.dumps(config).encode()}
     server.repositories["other/Tiny-FP8"] = Repository({SECOND: quantized}, {"main": SECOND})
-    server.repositories["other/Tiny-GGUF"] = Repository({SECOND: {"Tiny.Q8_0.gguf": b"GGUF"}}, {"main": SECOND})
+    server.repositories["other/Tiny-GGUF"] = Repository(
+        {SECOND: {"Tiny.Q8_0.gguf": b"GGUF"}}, {"main": SECOND}
+    )
     names = ["other/Tiny-FP8", "other/Tiny-GGUF:Q8_0"]
     for name in (NAME, *names):
         get(python, home, name)
     file = home.parent / "s.yaml"
     variants = ", ".join(f"{{of: {NAME}, checkpoint: '{name}'}}" for name in names)
     file.write_text(f"{STUDY}variants: [{variants}]\n")
-    found = [(variant.name, variant.commit) for variant in plan_study(file, Workplace(home)).variants]
-    assert found == [("Tiny-1B/bf16", FIRST), ("Tiny-1B/w8a8-fp8", SECOND), ("Tiny-1B/gguf-q8_0", SECOND)]
+    found = [
+        (variant.name, variant.commit) for variant in plan_study(file, Workplace(home)).variants
+    ]
+    assert found == [
+        ("Tiny-1B/bf16", FIRST),
+        ("Tiny-1B/w8a8-fp8", SECOND),
+        ("Tiny-1B/gguf-q8_0", SECOND),
+    ]
 
 
-def test_two_revisions_of_a_model_have_different_names(python: Path, server: HubServer, home: Path) -> None:
+def test_two_revisions_of_a_model_have_different_names(
+    python: Path, server: HubServer, home: Path
+) -> None:
     get(python, home)
     get(python, home, f"{NAME}@{SECOND}")
     file = home.parent / "s.yaml"
@@ -276,7 +327,18 @@ def test_two_revisions_of_a_model_have_different_names(python: Path, server: Hub
 
 
 @pytest.mark.parametrize(
-    "text", ["smollm2-135m", "./a/b", "/a/b", "a/b/c", "~/a", "a/..", "org/name@", "org/name@../x", "org/name:"]
+    "text",
+    [
+        "smollm2-135m",
+        "./a/b",
+        "/a/b",
+        "a/b/c",
+        "~/a",
+        "a/..",
+        "org/name@",
+        "org/name@../x",
+        "org/name:",
+    ],
 )
 def test_what_cannot_be_a_hub_id(text: str) -> None:
     assert parse_hub_reference(text) is None

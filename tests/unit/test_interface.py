@@ -55,13 +55,17 @@ assert not heavy, heavy
 import bitbench.loadgen.workers, bitbench.reports.document, bitbench.api.compare
 assert callable(bitbench.load) and callable(bitbench.report) and callable(bitbench.compare)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> bitbench.Results:
-    return bitbench.read(import_files([RESULT_FILE], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "imported").path)
+    return bitbench.read(
+        import_files([RESULT_FILE], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "imported").path
+    )
 
 
 def test_records_are_typed_and_tables_have_the_columns_of_query(results: bitbench.Results) -> None:
@@ -69,7 +73,9 @@ def test_records_are_typed_and_tables_have_the_columns_of_query(results: bitbenc
     assert results.trials[0] is trial
     assert results.trials[:1] == (trial,)
     table = results.trials.to_arrow()
-    assert table.column_names == [one.name for one in TABLES["trials"].columns if one.name not in ("folder", "study")]
+    assert table.column_names == [
+        one.name for one in TABLES["trials"].columns if one.name not in ("folder", "study")
+    ]
     assert table["trial"].to_pylist() == [trial.id]
     assert table["output_throughput"].to_pylist() == [trial.metrics.output_throughput]
     assert len(results.instances) == results.instances.to_arrow().num_rows
@@ -105,7 +111,9 @@ def test_figures_of_points_are_those_of_the_summary(results: bitbench.Results) -
     assert figures
 
 
-def test_without_pandas_the_other_way_is_named(results: bitbench.Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_the_other_way_is_named(
+    results: bitbench.Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(StoreError, match=r"pip install pandas`, or use to_arrow\(\)"):
         results.trials.to_pandas()
@@ -117,7 +125,9 @@ def test_what_is_no_study_folder_is_refused_as_the_command_does(tmp_path: Path) 
 
 
 def test_a_study_made_in_python_is_planned_like_a_file(tmp_path: Path) -> None:
-    study = bitbench.Study.model_validate({"name": "x", "engines": ["null"], "workloads": ["interactive"]})
+    study = bitbench.Study.model_validate(
+        {"name": "x", "engines": ["null"], "workloads": ["interactive"]}
+    )
     path = tmp_path / "x.yaml"
     path.write_text("name: x\nengines: [null]\nworkloads: [interactive]\n")
     assert bitbench.plan(study) == bitbench.plan(str(path)) == bitbench.plan(path)

@@ -22,7 +22,9 @@ WORKERS = [
 
 
 @pytest.mark.parametrize("script", WORKERS, ids=lambda path: path.stem)
-def test_every_worker_finds_its_end_of_the_protocol_from_where_it_lies(script: Path, tmp_path: Path) -> None:
+def test_every_worker_finds_its_end_of_the_protocol_from_where_it_lies(
+    script: Path, tmp_path: Path
+) -> None:
     """With an empty job it says itself what it misses: a part of the job, or a library of its environment."""
     with pytest.raises(WorkerFailed) as failed:
         list(run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log"))
@@ -42,7 +44,11 @@ def worker(folder: Path, body: str) -> Path:
 
 
 def run(folder: Path, body: str, **job: object) -> list[job_worker.Json]:
-    return list(run_job(worker(folder, body), Path(sys.executable), job, folder=folder, log_file=folder / "log"))
+    return list(
+        run_job(
+            worker(folder, body), Path(sys.executable), job, folder=folder, log_file=folder / "log"
+        )
+    )
 
 
 def test_events_come_in_order_and_the_last_one_is_what_the_work_returned(tmp_path: Path) -> None:
@@ -58,7 +64,9 @@ def test_events_come_in_order_and_the_last_one_is_what_the_work_returned(tmp_pat
     assert (tmp_path / "log").read_text() == "what a library prints\n"
 
 
-def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_ours_leaks_into_the_other_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", "/ours")
     monkeypatch.setenv("HF_TOKEN", "secret")
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -83,11 +91,19 @@ def test_a_worker_knows_the_peak_of_its_own_memory(tmp_path: Path) -> None:
     ("body", "cause", "exit_code"),
     [
         ('raise ValueError("no such layer\\nand more")', "ValueError: no such layer", 1),
-        ('from job_worker import JobError; raise JobError("the disk is full")', "the disk is full", 1),
+        (
+            'from job_worker import JobError; raise JobError("the disk is full")',
+            "the disk is full",
+            1,
+        ),
         ("os._exit(7)", None, 7),
         ("os.kill(os.getpid(), 9)", None, -signal.SIGKILL),
         ("os._exit(0)", None, 0),  # without a word: not done either
-        ('os.write(reports._file.fileno(), b"{"); os.kill(os.getpid(), 9)', None, -signal.SIGKILL),  # in half a word
+        (
+            'os.write(reports._file.fileno(), b"{"); os.kill(os.getpid(), 9)',
+            None,
+            -signal.SIGKILL,
+        ),  # in half a word
     ],
 )
 def test_another_end_is_a_failure_with_its_cause_where_the_worker_told_one(
@@ -98,8 +114,13 @@ def test_another_end_is_a_failure_with_its_cause_where_the_worker_told_one(
     assert (failed.value.cause, failed.value.exit_code) == (cause, exit_code)
 
 
-def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(tmp_path: Path) -> None:
-    script = worker(tmp_path, 'print("of no use", flush=True)\nreports.send("place", place=os.getcwd())\nos._exit(7)')
+def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(
+    tmp_path: Path,
+) -> None:
+    script = worker(
+        tmp_path,
+        'print("of no use", flush=True)\nreports.send("place", place=os.getcwd())\nos._exit(7)',
+    )
     events = run_short_job(script, Path(sys.executable), {})
     place = Path(next(events)["place"])
     assert place.exists()
@@ -110,7 +131,10 @@ def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(tm
 
 def test_a_job_that_is_not_watched_gives_what_it_returned(tmp_path: Path) -> None:
     script = worker(tmp_path, 'reports.send("step")\nreturn {"answer": 42}')
-    assert last_job_event(run_short_job(script, Path(sys.executable), {})) == {"event": "done", "answer": 42}
+    assert last_job_event(run_short_job(script, Path(sys.executable), {})) == {
+        "event": "done",
+        "answer": 42,
+    }
 
 
 def test_a_worker_can_be_given_other_variables(tmp_path: Path) -> None:
@@ -123,7 +147,9 @@ def test_a_worker_can_be_given_other_variables(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 def test_a_worker_that_nobody_listens_to_any_more_is_ended(tmp_path: Path) -> None:
     script = worker(tmp_path, 'reports.send("pid", pid=os.getpid())\ntime.sleep(3600)')
-    with closing(run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log")) as events:
+    with closing(
+        run_job(script, Path(sys.executable), {}, folder=tmp_path, log_file=tmp_path / "log")
+    ) as events:
         pid = next(events)["pid"]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -62,7 +62,9 @@ def test_an_answer_is_one_document(command: str, capsys: pytest.CaptureFixture[s
     ],
 )
 @pytest.mark.usefixtures("place")
-def test_an_error_is_one_document_too(command: str, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_document_too(
+    command: str, code: ExitCode, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = bitbench(capsys, *command.split(), "--json")
     found = read_answer(said.out, command.split(maxsplit=1)[0])
     assert found["exit_code"] == said.exit_code == code
@@ -82,7 +84,9 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_load_answers_with_its_points_and_verdicts() -> None:
     summary = study(even(1, 5, 100), objectives={"ttft_p50": 0.3}, was_running=True)
-    text = json_answer_text("load", load_answer("out", "out/report/index.html", summary), summary.exit_code())
+    text = json_answer_text(
+        "load", load_answer("out", "out/report/index.html", summary), summary.exit_code()
+    )
     (point,) = read_answer(text, "load")["answer"]["points"]
     assert point["objectives"][0]["verdict"] == "met"
 

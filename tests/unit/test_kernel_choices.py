@@ -49,7 +49,9 @@ def test_vllm_names_the_kernel_of_a_scheme_once() -> None:
         ("SomethingNewLinearKernel", None),
     ],
 )
-def test_the_path_of_a_kernel_that_nobody_knows_is_not_guessed(kernel: str, path: KernelPath | None) -> None:
+def test_the_path_of_a_kernel_that_nobody_knows_is_not_guessed(
+    kernel: str, path: KernelPath | None
+) -> None:
     assert kernel_path(kernel) is path
 
 
@@ -61,12 +63,16 @@ def test_vllm_without_quantization_is_dense() -> None:
 
 
 def test_llamacpp_names_types_and_buffers() -> None:
-    facts = llamacpp.read_llamacpp_facts((DATA / "llamacpp-q4_k_m.log").read_text(), prefix_caching=False)
+    facts = llamacpp.read_llamacpp_facts(
+        (DATA / "llamacpp-q4_k_m.log").read_text(), prefix_caching=False
+    )
     by_kind = {one.kind: one for one in facts.kernel_choices}
     assert "f32 tensors" not in by_kind
     assert all(one.path is KernelPath.QUANTIZED for one in by_kind.values())
     assert all("CPU_REPACK" in one.kernel for one in by_kind.values())
-    dense = llamacpp.read_llamacpp_facts((DATA / "llamacpp-bf16.log").read_text(), prefix_caching=False)
+    dense = llamacpp.read_llamacpp_facts(
+        (DATA / "llamacpp-bf16.log").read_text(), prefix_caching=False
+    )
     assert [(one.kind, one.layers, one.path) for one in dense.kernel_choices] == [
         ("bf16 tensors", 211, KernelPath.DENSE)
     ]
@@ -133,7 +139,9 @@ def test_transformers_tells_layers_apart_by_what_they_are(worker: types.ModuleTy
     ]
     config = types.SimpleNamespace(_attn_implementation="sdpa", num_hidden_layers=30)
     model = types.SimpleNamespace(modules=lambda: layers, config=config)
-    choices = [KernelChoice.model_validate(one) for one in worker.transformers_kernel_choices(model)]
+    choices = [
+        KernelChoice.model_validate(one) for one in worker.transformers_kernel_choices(model)
+    ]
     assert [(one.kind, one.layers, one.path) for one in choices] == [
         ("attention", 30, None),
         ("linear", 2, KernelPath.DENSE),
@@ -151,7 +159,9 @@ def marlin(kernel: str) -> InstanceFacts:
 
 
 def text_of(plan: Plan, instances: list[InstanceRecord]) -> str:
-    return "\n".join(markdown_section_parts(configs_section(summarize(plan, [], instances), make_lock(plan))))
+    return "\n".join(
+        markdown_section_parts(configs_section(summarize(plan, [], instances), make_lock(plan)))
+    )
 
 
 def test_two_configs_with_the_same_weights_are_told_apart_by_their_kernel() -> None:
@@ -162,7 +172,9 @@ def test_two_configs_with_the_same_weights_are_told_apart_by_their_kernel() -> N
         make_instance(configs[1], 0, facts=marlin("ConchLinearKernel")),
     ]
     text = text_of(plan, instances)
-    assert "kernel of AWQ: MarlinLinearKernel (low-bit weights, expanded inside the product)" in text
+    assert (
+        "kernel of AWQ: MarlinLinearKernel (low-bit weights, expanded inside the product)" in text
+    )
     assert "kernel of AWQ: ConchLinearKernel (low-bit weights, expanded inside the product)" in text
 
 

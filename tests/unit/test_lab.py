@@ -33,13 +33,22 @@ def test_a_plan_has_a_point_for_every_config_and_workload(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (STUDY.replace("- null", "- vlm"), r"s\.yaml:3: engines\[0\]: .*vlm.* null, .*transformers, .*vllm"),
-        (STUDY.replace("- null", "- vlllm"), r"unknown engine vlllm; did you mean `vllm`\? installed are"),
+        (
+            STUDY.replace("- null", "- vlm"),
+            r"s\.yaml:3: engines\[0\]: .*vlm.* null, .*transformers, .*vllm",
+        ),
+        (
+            STUDY.replace("- null", "- vlllm"),
+            r"unknown engine vlllm; did you mean `vllm`\? installed are",
+        ),
         (
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w4a16rtn]\n",
             r"'w4a16rtn' is not a recipe; did you mean `w4a16-rtn`\? `bitbench recipes` lists all, or give the path",
         ),
-        (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a config.*`null`, `other`"),
+        (
+            STUDY + "baseline: nobody\n",
+            r"s\.yaml:6: baseline: 'nobody' is not a config.*`null`, `other`",
+        ),
         (
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w3a3]\n",
             r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*`bitbench recipes` lists all",
@@ -53,23 +62,32 @@ def test_a_plan_has_a_point_for_every_config_and_workload(tmp_path: Path) -> Non
             ),
             r"s\.yaml:7: workloads\[0\]\.arrival\.file: the trace .*none\.csv cannot be read: No such file",
         ),
-        (STUDY + "models: [smollm2-135m]\n", r"s\.yaml:6: models: no engine of this study runs a model"),
+        (
+            STUDY + "models: [smollm2-135m]\n",
+            r"s\.yaml:6: models: no engine of this study runs a model",
+        ),
     ],
 )
-def test_what_cannot_be_planned_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_what_cannot_be_planned_is_named_with_its_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(StudyFileError, match=message):
         planned(tmp_path, text)
 
 
 def study(**changes: object) -> Study:
-    return Study.model_validate({"name": "x", "engines": ["null"], "workloads": ["interactive"], **changes})
+    return Study.model_validate(
+        {"name": "x", "engines": ["null"], "workloads": ["interactive"], **changes}
+    )
 
 
 def test_a_study_file_of_ones_own_is_not_overwritten(tmp_path: Path) -> None:
     refuse_other_file(StudyFolder(tmp_path), STUDY)
     (tmp_path / "study.yaml").write_text(STUDY)
     refuse_other_file(StudyFolder(tmp_path), STUDY)
-    with pytest.raises(StoreError, match=r"study\.yaml is another study.*give another folder with --into"):
+    with pytest.raises(
+        StoreError, match=r"study\.yaml is another study.*give another folder with --into"
+    ):
         refuse_other_file(StudyFolder(tmp_path), STUDY + "seed: 5\n")
 
 
@@ -88,7 +106,9 @@ def test_only_how_long_to_look_may_change_between_two_runs() -> None:
         ({"files": {"azure.csv": "ff"}}, "file azure.csv has changed"),
     ],
 )
-def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, dict[str, object]], named: str) -> None:
+def test_other_conditions_are_refused_by_name(
+    tmp_path: Path, change: dict[str, dict[str, object]], named: str
+) -> None:
     then = {
         "host": {"cpu_model": "A"},
         "environments": {"vllm": {"vllm": "1"}},
@@ -105,8 +125,12 @@ def test_other_conditions_are_refused_by_name(tmp_path: Path, change: dict[str, 
 
 def test_facts_of_a_later_run_are_added_and_none_is_lost() -> None:
     plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
-    first = make_lock(plan, {"created_at": "then", "environments": {"vllm": {"vllm": "1"}}, "files": {"a": "00"}})
-    later = make_lock(plan, {"bitbench": "2", "environments": {"llamacpp": {"gguf": "1"}}, "files": {"b": "11"}})
+    first = make_lock(
+        plan, {"created_at": "then", "environments": {"vllm": {"vllm": "1"}}, "files": {"a": "00"}}
+    )
+    later = make_lock(
+        plan, {"bitbench": "2", "environments": {"llamacpp": {"gguf": "1"}}, "files": {"b": "11"}}
+    )
     resumed = first.resumed(later)
     assert resumed.created_at == "then"
     assert resumed.bitbench == "2"
@@ -117,7 +141,10 @@ def test_facts_of_a_later_run_are_added_and_none_is_lost() -> None:
 def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path) -> None:
     plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
     for then in ({}, {"m/w8a8": None}):
-        lock, found = make_lock(plan, {"variants": then}), make_lock(plan, {"variants": {"m/w8a8": "00"}})
+        lock, found = (
+            make_lock(plan, {"variants": then}),
+            make_lock(plan, {"variants": {"m/w8a8": "00"}}),
+        )
         refuse_other_facts(lock, found, StudyFolder(tmp_path))
         assert lock.resumed(found).variants == {"m/w8a8": "00"}
 
@@ -160,7 +187,9 @@ def test_folders_with_the_same_last_name_are_two_variants(tmp_path: Path) -> Non
     ]
 
 
-def test_a_relative_and_an_absolute_folder_are_two_variants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_and_an_absolute_folder_are_two_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model_folder(tmp_path / "home" / "m")
     monkeypatch.chdir(tmp_path)
     other = model_folder(tmp_path / "other" / "home" / "m")

@@ -16,17 +16,23 @@ from tests.support.synthetic import make_plan, make_records, make_trial
 
 TTFT, TPOT = (Objective(metric=metric, statistic="mean", limit=0.2) for metric in ("ttft", "tpot"))
 PLAN = make_plan(
-    ["engine"], [Workload(name="w", concurrency=1, input_tokens=8, output_tokens=3)], objectives=(TTFT, TPOT)
+    ["engine"],
+    [Workload(name="w", concurrency=1, input_tokens=8, output_tokens=3)],
+    objectives=(TTFT, TPOT),
 )
 LATE = ClientHealth(send_lateness_p99_s=0.010, loop_lag_p99_s=0.005, cpu_share=0.1)
 
 
-def trial(block: int, index: int, *uncertain: str, holds: bool = True, excess_s: float | None = None) -> TrialRecord:
+def trial(
+    block: int, index: int, *uncertain: str, holds: bool = True, excess_s: float | None = None
+) -> TrialRecord:
     return make_trial(
         PLAN.points[0],
         block,
         index,
-        metrics=TrialMetrics(output_throughput=100.0 + index, ttft_s=0.1 + index / 1000, tpot_s=0.01 + index / 10000),
+        metrics=TrialMetrics(
+            output_throughput=100.0 + index, ttft_s=0.1 + index / 1000, tpot_s=0.01 + index / 10000
+        ),
         requests=4,
         uncertain=uncertain,
         client=LATE,

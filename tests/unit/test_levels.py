@@ -57,7 +57,9 @@ SAPPHIRE_RAPIDS = (*ZEN_4, "avx_vnni", "avx512_fp16", "amx_tile", "amx_int8", "a
         (("asimd",), Level.NEON, False),
     ],
 )
-def test_flags_tell_the_level_and_whether_it_has_bf16(flags: tuple[str, ...], level: Level, has_bf16: bool) -> None:
+def test_flags_tell_the_level_and_whether_it_has_bf16(
+    flags: tuple[str, ...], level: Level, has_bf16: bool
+) -> None:
     assert set(flags) <= set(TELLING_FLAGS)
     assert hardware_level(flags) is HostFacts(cpu_flags=flags).level is level
     assert level.has_bf16 == has_bf16
@@ -91,7 +93,13 @@ def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = No
 
     def resolve(model: str, name: str) -> Variant:
         recipe = catalog.find_recipe(name)
-        return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
+        return Variant(
+            name=f"{model}/{name}",
+            model=model,
+            recipe=name,
+            form=recipe.form,
+            at_load=recipe.at_load,
+        )
 
     return plan_study_points(study, engines, resolve, "cpu", level=level)
 
@@ -125,14 +133,22 @@ def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[s
     for remark in plan_remarks(plan, plan_labels(plan)):
         console.print(remark)
     lines = capsys.readouterr().out.splitlines()
-    (line,) = (number for number, line in enumerate(lines) if line.startswith("computes in float32 on this processor"))
+    (line,) = (
+        number
+        for number, line in enumerate(lines)
+        if line.startswith("computes in float32 on this processor")
+    )
     assert "(avx512_vnni)" in lines[line]
     assert lines[line + 1].strip() == "bf16 @ vllm, bf16 @ transformers"
 
 
 def test_a_variant_that_could_not_be_made_leaves_no_note() -> None:
     plan = plan_on(Level.AVX512, "bf16", "w8a8-rtn")
-    failed = [one.model_copy(update={"failure": "no"}) for one in plan.variants if one.recipe == "w8a8-rtn"]
+    failed = [
+        one.model_copy(update={"failure": "no"})
+        for one in plan.variants
+        if one.recipe == "w8a8-rtn"
+    ]
     assert {config.variant for config in settle_variants(plan, failed).in_float32} == {"m/bf16"}
 
 
@@ -161,7 +177,11 @@ def test_engines_start_in_the_chosen_type_unless_the_study_names_one() -> None:
         command = vllm.command_line(launch, 1)
         return command[command.index("--dtype") + 1]
 
-    assert [of_vllm(launch) for launch in (LAUNCH, named, default)] == ["float32", "float16", "bfloat16"]
+    assert [of_vllm(launch) for launch in (LAUNCH, named, default)] == [
+        "float32",
+        "float16",
+        "bfloat16",
+    ]
     commands = [transformers.command_line(launch, 1) for launch in (LAUNCH, named, default)]
     assert [[word for word in command if "dtype" in word] for command in commands] == [
         ["--dtype=float32"],
@@ -174,23 +194,33 @@ def test_keys_and_values_in_float32_get_twice_the_cache() -> None:
     def gib(launch: Launch) -> int:
         return int(vllm.vllm_variables(launch, "key")["VLLM_CPU_KVCACHE_SPACE"])
 
-    asked = replace(LAUNCH, dtype=None, setup=EngineSetup(name="e", engine="e", args={"dtype": "float32"}))
+    asked = replace(
+        LAUNCH, dtype=None, setup=EngineSetup(name="e", engine="e", args={"dtype": "float32"})
+    )
     assert (gib(replace(LAUNCH, dtype=None)), gib(LAUNCH), gib(asked)) == (2, 4, 4)
 
 
 def test_a_study_is_not_resumed_in_another_type() -> None:
     before, after = Lock(plan=plan_on(Level.AMX)), Lock(plan=plan_on(Level.AVX512))
     assert list(before.changes(before)) == []
-    assert "type that m/bf16 @ vllm computes in: the engine's default then, float32 now" in list(before.changes(after))
+    assert "type that m/bf16 @ vllm computes in: the engine's default then, float32 now" in list(
+        before.changes(after)
+    )
 
 
 def test_the_chosen_type_is_an_argument_when_studies_are_compared() -> None:
     arguments = CONFIG_FACTS[Fact.ARGUMENTS]
 
     def shown(plan: Plan) -> str | None:
-        return arguments(StudyRecords("x", Lock(plan=plan)), Config(variant="m/bf16", engine="vllm"))
+        return arguments(
+            StudyRecords("x", Lock(plan=plan)), Config(variant="m/bf16", engine="vllm")
+        )
 
-    assert shown(plan_on(Level.AVX512)) == shown(plan_on(Level.AMX, args={"dtype": "float32"})) == "dtype=float32"
+    assert (
+        shown(plan_on(Level.AVX512))
+        == shown(plan_on(Level.AMX, args={"dtype": "float32"}))
+        == "dtype=float32"
+    )
     assert shown(plan_on(Level.AMX)) == "none"
 
 
@@ -199,14 +229,20 @@ def test_a_report_says_what_was_computed_in_another_type() -> None:
         summary = summarize(StudyRecords("x", Lock(plan=plan_on(level))))
         return " ".join(plain_text(remark) for remark in report_remarks(summary))
 
-    assert "Computed in float32: bf16 @ vllm and bf16 @ transformers; this processor (avx512)" in said(Level.AVX512)
+    assert (
+        "Computed in float32: bf16 @ vllm and bf16 @ transformers; this processor (avx512)"
+        in said(Level.AVX512)
+    )
     assert "Computed in" not in said(Level.AMX)
 
 
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        (HostFacts(cpu_model="Neoverse-N1", cores=4, threads=4), "Neoverse-N1, 4 cores, 4 usable threads"),
+        (
+            HostFacts(cpu_model="Neoverse-N1", cores=4, threads=4),
+            "Neoverse-N1, 4 cores, 4 usable threads",
+        ),
         (HostFacts(cores=1, threads=1), "–, 1 core, 1 usable thread"),
         (HostFacts(), "–"),
     ],
@@ -219,7 +255,9 @@ def test_only_a_cpu_lacks_bf16() -> None:
     assert {row.device for row in compatibility_rows() if row.float32_without_bf16} == {"cpu"}
 
 
-def measured_on(flags: tuple[str, ...], step_s: float, roof: MachineRoof | None = ROOF) -> StudyRecords:
+def measured_on(
+    flags: tuple[str, ...], step_s: float, roof: MachineRoof | None = ROOF
+) -> StudyRecords:
     made = evidence(lambda *_: step_s, roof=roof)
     host = made.lock.host.model_copy(update={"cpu_flags": flags})
     return replace(made, lock=made.lock.model_copy(update={"host": host}))
@@ -228,7 +266,9 @@ def measured_on(flags: tuple[str, ...], step_s: float, roof: MachineRoof | None 
 def test_the_roof_is_that_of_the_quicker_type() -> None:
     emulated = ROOF.model_copy(update={"float32_flops_per_s": Readings(values=(700e9, 900e9))})
     assert (ROOF.float_flops_per_s, emulated.float_flops_per_s) == (400e9, 900e9)
-    assert re.search(r"in bfloat16, 900\sGflop/s in float32, ", markdown_phrase(roof_sentence(emulated)))
+    assert re.search(
+        r"in bfloat16, 900\sGflop/s in float32, ", markdown_phrase(roof_sentence(emulated))
+    )
 
 
 def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:

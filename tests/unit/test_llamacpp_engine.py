@@ -35,7 +35,9 @@ def variant(path: Path | None, quantization: str | None = "gguf") -> Variant:
     return Variant(name="m/gguf-q8_0", model="m", recipe="gguf-q8_0", path=path, facts=facts)
 
 
-def launch(path: Path | None, args: dict[str, Argument] | None = None, *, context_tokens: int = 192) -> Launch:
+def launch(
+    path: Path | None, args: dict[str, Argument] | None = None, *, context_tokens: int = 192
+) -> Launch:
     return Launch(
         setup=EngineSetup(name="llamacpp", engine="llamacpp", args=args or {}),
         variant=variant(path),
@@ -56,7 +58,16 @@ def executable(path: Path) -> Path:
 def test_the_default_command_line(model: Path) -> None:
     assert command_line(launch(model), 8123) == [
         "/env/bin/llama-server",
-        *("--parallel", "8", "--ctx-size", "2048", "--cont-batching", "--no-cache-prompt", "--cache-ram", "0"),
+        *(
+            "--parallel",
+            "8",
+            "--ctx-size",
+            "2048",
+            "--cont-batching",
+            "--no-cache-prompt",
+            "--cache-ram",
+            "0",
+        ),
         *("--verbosity", "4", "--metrics", "--model", f"{model}/model.gguf", "--alias", "model"),
         *("--host", "127.0.0.1", "--port", "8123"),
     ]
@@ -102,7 +113,9 @@ def test_a_server_on_the_path_needs_no_environment(nothing_on_the_path: Path, mo
     assert command_line(without, 1)[0] == str(server)
 
 
-def test_without_any_server_the_command_to_make_one_is_named(nothing_on_the_path: Path, model: Path) -> None:
+def test_without_any_server_the_command_to_make_one_is_named(
+    nothing_on_the_path: Path, model: Path
+) -> None:
     with pytest.raises(EngineEnvironmentError, match="bitbench env create llamacpp"):
         command_line(Launch(**{**vars(launch(model)), "python": None}), 1)
 
@@ -122,7 +135,9 @@ def test_a_gguf_runs_before_and_after_it_is_made_unless_it_is_too_long(model: Pa
     engine, short = LlamaCppEngine(), BUILT_IN_WORKLOADS["interactive"]
     assert engine.refuse(SETUP, variant(model), short) is None
     assert engine.refuse(SETUP, variant(None), short) is None
-    assert "supports 8,192" in (engine.refuse(SETUP, variant(model), BUILT_IN_WORKLOADS["long_context"]) or "")
+    assert "supports 8,192" in (
+        engine.refuse(SETUP, variant(model), BUILT_IN_WORKLOADS["long_context"]) or ""
+    )
 
 
 def test_a_folder_with_several_files_is_refused_before_anything_runs(tmp_path: Path) -> None:

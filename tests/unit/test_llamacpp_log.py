@@ -46,7 +46,9 @@ def test_facts_of_a_start() -> None:
     assert facts.versions == {"compiler": "GNU 12.2.0"}
     assert facts.kv_cache_tokens == 3 * 256
     assert facts.kv_cache_bytes == round(16.88 * 2**20)
-    assert facts.kv_bytes_per_token == pytest.approx(2 * 30 * 3 * 64 * 2, rel=0.001)  # as f16, the log being rounded
+    assert facts.kv_bytes_per_token == pytest.approx(
+        2 * 30 * 3 * 64 * 2, rel=0.001
+    )  # as f16, the log being rounded
     assert facts.weight_bytes_loaded == round(256.63 * 2**20)
     assert facts.prefix_caching is False
     assert facts.kernels[0] == "weights BF16: 61 tensors f32, 211 tensors bf16"
@@ -123,7 +125,11 @@ def test_a_log_that_says_nothing_leaves_facts_undefined() -> None:
             Outcome.OOM,
             "buffer for kv cache",
         ),
-        ("llama_model_load: error loading model: unable to allocate CPU_REPACK buffer", Outcome.OOM, "CPU_REPACK"),
+        (
+            "llama_model_load: error loading model: unable to allocate CPU_REPACK buffer",
+            Outcome.OOM,
+            "CPU_REPACK",
+        ),
         (
             "0.00.009.247 E gguf_init_from_file_impl: failed to read magic",
             Outcome.CRASHED,

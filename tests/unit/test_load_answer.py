@@ -27,7 +27,9 @@ def token(text: str, finish_reason: str | None = None) -> dict[str, object]:
 
 
 def test_chunks_and_usage() -> None:
-    assert answer_to(token("a"), token("b"), token("c", "length"), {"choices": [], "usage": USAGE}) == (
+    assert answer_to(
+        token("a"), token("b"), token("c", "length"), {"choices": [], "usage": USAGE}
+    ) == (
         [1.0, 2.0, 3.0],
         1.0,
         5,
@@ -50,12 +52,19 @@ def test_chunks_and_usage() -> None:
     ],
 )
 def test_cached_tokens_are_those_of_the_usage(details: object, cached: int | None) -> None:
-    assert answer_to(*[token("a")] * 3, {"usage": {**USAGE, "prompt_tokens_details": details}})[5] == cached
+    assert (
+        answer_to(*[token("a")] * 3, {"usage": {**USAGE, "prompt_tokens_details": details}})[5]
+        == cached
+    )
 
 
 def test_a_token_without_text_counts() -> None:
     """Half a character decodes to nothing, in the middle of a stream and at its end."""
-    assert answer_to(token("é"), token(""), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+    assert answer_to(token("é"), token(""), token("", "length"), {"usage": USAGE})[0] == [
+        1.0,
+        2.0,
+        3.0,
+    ]
 
 
 def test_the_first_token_is_the_first_chunk_with_text() -> None:
@@ -90,7 +99,9 @@ def test_tokens_after_the_first_chunk(texts: list[str], tokens: int, timed: int)
 
 
 def test_an_empty_chunk_that_only_says_the_end_does_not_count() -> None:
-    assert answer_to(token("a"), token("b"), token("c"), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+    assert answer_to(token("a"), token("b"), token("c"), token("", "length"), {"usage": USAGE})[
+        0
+    ] == [1.0, 2.0, 3.0]
 
 
 def delta(finish_reason: str | None = None, **parts: str) -> dict[str, object]:
@@ -107,20 +118,28 @@ def test_a_chat_begins_with_its_role_which_is_no_token() -> None:
 
 
 def test_a_chat_whose_last_token_is_in_the_chunk_that_ends_it() -> None:
-    assert answer_to(delta(content="a"), delta(content="b"), delta("length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+    assert answer_to(delta(content="a"), delta(content="b"), delta("length"), {"usage": USAGE})[
+        0
+    ] == [1.0, 2.0, 3.0]
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_is_output_but_no_answer(field: str) -> None:
     times, first_answer, *_ = answer_to(
-        delta(role="assistant"), delta(**{field: "hm"}), delta(**{field: ""}), delta(content="Yes"), {"usage": USAGE}
+        delta(role="assistant"),
+        delta(**{field: "hm"}),
+        delta(**{field: ""}),
+        delta(content="Yes"),
+        {"usage": USAGE},
     )
     assert times == [2.0, 3.0, 4.0]
     assert first_answer == 4.0
 
 
 def test_reasoning_alone_has_no_answer() -> None:
-    times, first_answer, *_ = answer_to(delta(reasoning="hm"), delta(reasoning="so"), {"usage": USAGE})
+    times, first_answer, *_ = answer_to(
+        delta(reasoning="hm"), delta(reasoning="so"), {"usage": USAGE}
+    )
     assert times == [1.0, 2.0]
     assert first_answer is None
 
@@ -151,7 +170,9 @@ def test_what_is_missing_is_said(messages: list[object], done: bool, said: str) 
 def test_more_chunks_with_text_than_tokens_contradict_each_other() -> None:
     sentence = "the stream has 4 chunks with text, but its usage counts 3 output tokens"
     assert answer_to(*[token("a")] * 4, {"usage": USAGE})[4] == ("contradictory", sentence)
-    assert answer_to(*[token("a")] * 3, token(""), {"usage": USAGE})[4] is None, "an empty chunk claims no token"
+    assert answer_to(*[token("a")] * 3, token(""), {"usage": USAGE})[4] is None, (
+        "an empty chunk claims no token"
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,18 @@ def times_of(arrival: Json, seed: tuple[int, ...] = (0,), **count: Json) -> Time
 def test_poisson_gaps_are_exponential(seed: tuple[int, ...]) -> None:
     gaps = np.diff(times_of({"kind": "poisson", "rate": 500}, seed, requests=15_000))
     assert stats.kstest(gaps, stats.expon(scale=1 / 500).cdf).pvalue > 0.001
-    assert stats.kstest(gaps, stats.expon(scale=1 / 450).cdf).pvalue < 0.001  # the test would see another rate
-    assert abs(stats.pearsonr(gaps[1:], gaps[:-1]).statistic) < 0.04  # four standard errors: gaps are independent
+    assert (
+        stats.kstest(gaps, stats.expon(scale=1 / 450).cdf).pvalue < 0.001
+    )  # the test would see another rate
+    assert (
+        abs(stats.pearsonr(gaps[1:], gaps[:-1]).statistic) < 0.04
+    )  # four standard errors: gaps are independent
 
 
 def test_a_constant_rate_is_even() -> None:
-    assert times_of({"kind": "constant", "rate": 4}, duration="2s").tolist() == [0.25 * k for k in range(8)]
+    assert times_of({"kind": "constant", "rate": 4}, duration="2s").tolist() == [
+        0.25 * k for k in range(8)
+    ]
 
 
 ARRIVALS: list[Json] = [
@@ -55,4 +61,6 @@ def test_a_plan_follows_from_its_seed(arrival: Json, seed: tuple[int, ...], coun
 
 def test_another_seed_gives_other_times() -> None:
     poisson = {"kind": "poisson", "rate": 3}
-    assert times_of(poisson, (1,), requests=9).tolist() != times_of(poisson, (2,), requests=9).tolist()
+    assert (
+        times_of(poisson, (1,), requests=9).tolist() != times_of(poisson, (2,), requests=9).tolist()
+    )

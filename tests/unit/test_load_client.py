@@ -48,7 +48,9 @@ def run(
     settings = {"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 2, **shape}
     workload = Workload.model_validate(settings)
     endpoint = Endpoint(f"{scheme}://127.0.0.1:{port}", "m", "k")
-    job = LoadJob(endpoint, workload, Vocabulary(1_000), (1,), limit_s, stall_s, go_on_after_failure=go_on)
+    job = LoadJob(
+        endpoint, workload, Vocabulary(1_000), (1,), limit_s, stall_s, go_on_after_failure=go_on
+    )
     result = run_job(job)
     assert isinstance(result.requests, pa.Table)
     assert result.requests.column_names == [column.name for column in REQUEST_COLUMNS]
@@ -71,10 +73,19 @@ def good_with_a_pause(connected: socket.socket, number: int) -> None:
 
 
 @pytest.mark.parametrize("way", BOTH, indirect=True)
-def test_a_good_stream_gives_ordered_times_and_the_engines_counts(serve: Callable[[Script], ScriptedServer]) -> None:
+def test_a_good_stream_gives_ordered_times_and_the_engines_counts(
+    serve: Callable[[Script], ScriptedServer],
+) -> None:
     (row,) = run(serve(good_with_a_pause).port)
-    assert (row["status"], row["http_status"], row["input_tokens"], row["output_tokens"]) == ("ok", 200, 4, 2)
-    times = [row[name] for name in ("planned_s", "sent_s", "first_token_s", "last_token_s", "end_s")]
+    assert (row["status"], row["http_status"], row["input_tokens"], row["output_tokens"]) == (
+        "ok",
+        200,
+        4,
+        2,
+    )
+    times = [
+        row[name] for name in ("planned_s", "sent_s", "first_token_s", "last_token_s", "end_s")
+    ]
     assert times == sorted(times)  # type: ignore[type-var]
     assert times[0] == 0
     first, last = row["chunk_s"]  # type: ignore[misc]
@@ -82,7 +93,9 @@ def test_a_good_stream_gives_ordered_times_and_the_engines_counts(serve: Callabl
     assert last > first
 
 
-def test_a_batch_sends_all_at_once_with_fresh_prompts(serve: Callable[[Script], ScriptedServer]) -> None:
+def test_a_batch_sends_all_at_once_with_fresh_prompts(
+    serve: Callable[[Script], ScriptedServer],
+) -> None:
     server = serve(good)
     rows = run(server.port, concurrency=5)
     assert [row["request"] for row in rows] == [0, 1, 2, 3, 4]
@@ -106,7 +119,9 @@ def test_a_closed_loop_plans_each_request_at_the_end_of_the_one_before(
 
 
 @pytest.mark.parametrize("way", BOTH, indirect=True)
-@pytest.mark.parametrize("said", [b"\r\nConnection: close\r\n\r\n", b"\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"])
+@pytest.mark.parametrize(
+    "said", [b"\r\nConnection: close\r\n\r\n", b"\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"]
+)
 def test_a_closed_loop_opens_a_new_connection_where_the_server_closes(
     serve: Callable[[Script], ScriptedServer], said: bytes
 ) -> None:
@@ -152,7 +167,9 @@ def send_and_wait(data: bytes) -> Script:
 
 
 ERROR_BODY = b'{"error": {"message": "the prompt is too long"}}'
-HTTP_ERROR = b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(ERROR_BODY) + ERROR_BODY
+HTTP_ERROR = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(ERROR_BODY) + ERROR_BODY
+)
 
 
 TOO_MANY = HTTP_ERROR.replace(b"400 Bad Request", b"429 Too Many Requests\r\nRetry-After: 7")
@@ -169,10 +186,18 @@ TOO_MANY = HTTP_ERROR.replace(b"400 Bad Request", b"429 Too Many Requests\r\nRet
         (send_and_close(b""), "broken", "closed the connection"),
         (send_and_close(STREAM + TOKEN + TOKEN + USAGE + b"0\r\n\r\n"), "broken", "without [DONE]"),
         (send_and_close(STREAM + TOKEN + TOKEN + END), "broken", "without usage"),
-        (send_and_close(STREAM + TOKEN + event(error={"message": "the engine died"}) + END), "broken", "engine died"),
+        (
+            send_and_close(STREAM + TOKEN + event(error={"message": "the engine died"}) + END),
+            "broken",
+            "engine died",
+        ),
         (send_and_close(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "broken", "not HTTP"),
         (send_and_wait(HTTP_ERROR), "http_error", "the prompt is too long"),
-        (send_and_wait(TOO_MANY), "rate_limited", "the prompt is too long; it says to try again after 7 s"),
+        (
+            send_and_wait(TOO_MANY),
+            "rate_limited",
+            "the prompt is too long; it says to try again after 7 s",
+        ),
         (send_and_wait(STREAM + TOKEN), "stalled", "no byte for 1.00 s"),
         (send_and_wait(b""), "stalled", "no byte for 1.00 s"),
     ],
@@ -228,7 +253,9 @@ def test_a_request_larger_than_the_socket_takes_at_once_is_sent_whole(
     assert len(server.prompts[0]) == 1_000_000
 
 
-def test_after_a_failure_it_goes_on_where_that_is_asked(serve: Callable[[Script], ScriptedServer]) -> None:
+def test_after_a_failure_it_goes_on_where_that_is_asked(
+    serve: Callable[[Script], ScriptedServer],
+) -> None:
     def fail_the_second(connected: socket.socket, number: int) -> None:
         if number == 1:
             connected.sendall(TOO_MANY)
@@ -247,13 +274,22 @@ def test_an_open_loop_waits_for_no_answer(serve: Callable[[Script], ScriptedServ
         all_asked.wait(15)
         good(connected, number)
 
-    rows = run(serve(answer_all_together).port, concurrency=1, requests=12, arrival={"kind": "constant", "rate": 100.0})
+    rows = run(
+        serve(answer_all_together).port,
+        concurrency=1,
+        requests=12,
+        arrival={"kind": "constant", "rate": 100.0},
+    )
     assert [row["status"] for row in rows] == ["ok"] * 12
-    assert [row["planned_s"] for row in rows] == pytest.approx([number / 100 for number in range(12)])
+    assert [row["planned_s"] for row in rows] == pytest.approx(
+        [number / 100 for number in range(12)]
+    )
     assert all(row["sent_s"] >= row["planned_s"] for row in rows)  # type: ignore[operator]
 
 
-def test_connections_are_open_before_an_open_loop_needs_them(serve: Callable[[Script], ScriptedServer]) -> None:
+def test_connections_are_open_before_an_open_loop_needs_them(
+    serve: Callable[[Script], ScriptedServer],
+) -> None:
     """Long answers and a steady rate: each request needs a connection that no other one gave back."""
 
     def slow(connected: socket.socket, number: int) -> None:
@@ -278,7 +314,13 @@ def test_connections_are_open_before_an_open_loop_needs_them(serve: Callable[[Sc
 def test_a_conversation_thinks_between_its_turns(serve: Callable[[Script], ScriptedServer]) -> None:
     server = serve(good)
     conversation = {"turns": 3, "think": 0.05}
-    rows = run(server.port, concurrency=2, conversation=conversation, arrival=Arrival.CLOSED_LOOP, requests=6)
+    rows = run(
+        server.port,
+        concurrency=2,
+        conversation=conversation,
+        arrival=Arrival.CLOSED_LOOP,
+        requests=6,
+    )
     assert [row["status"] for row in rows] == ["ok"] * 6
     for before, after in ((0, 2), (2, 4), (1, 3), (3, 5)):
         thought = float(rows[after]["planned_s"]) - float(rows[before]["end_s"])  # type: ignore[arg-type]
@@ -294,7 +336,9 @@ def test_an_encrypted_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     try:
         (stranger,) = run(server.port, scheme="https")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
-        rows = run(server.port, scheme="https", concurrency=2, requests=6, arrival=Arrival.CLOSED_LOOP)
+        rows = run(
+            server.port, scheme="https", concurrency=2, requests=6, arrival=Arrival.CLOSED_LOOP
+        )
     finally:
         server.stop()
     assert stranger["status"] == "refused"

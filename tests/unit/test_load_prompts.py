@@ -28,7 +28,9 @@ def test_no_two_prompts_of_a_trial_share_even_their_first_token() -> None:
 
 def test_words_are_all_that_a_prompt_holds_and_few_of_them_still_vary() -> None:
     words = tuple(range(100, 140))
-    source = PromptSource(Vocabulary(size=50_000, excluded=(139,), words=(*words, 70_000, -3)), seed=(0,))
+    source = PromptSource(
+        Vocabulary(size=50_000, excluded=(139,), words=(*words, 70_000, -3)), seed=(0,)
+    )
     prompts = [source.prompt(number, 32).tolist() for number in range(1_000)]
     assert {token for prompt in prompts for token in prompt} == set(words) - {139}
     assert len({tuple(prompt[:2]) for prompt in prompts}) == 1_000

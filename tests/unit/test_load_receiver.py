@@ -11,7 +11,9 @@ from bitbench.util.http.response import PLAIN_BYTES
 
 pytestmark = pytest.mark.alone
 
-native = pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
+native = pytest.importorskip(
+    "bitbench._native", reason="the native part was not built: no C++ compiler here"
+)
 
 CHUNK = b"5\r\nhello\r\n"
 OTHER = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -32,7 +34,9 @@ def reads(receiver: "native.Receiver") -> list[tuple[int, bytes, int, float, flo
     return list(receiver.receive(may_wait=False))
 
 
-def test_whole_chunks_are_kept_until_something_else_comes(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_whole_chunks_are_kept_until_something_else_comes(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     ours, theirs = pair
     receiver, parts = native.Receiver(), native.Parts(PLAIN_BYTES)
     receiver.watch(ours.fileno())
@@ -45,16 +49,28 @@ def test_whole_chunks_are_kept_until_something_else_comes(pair: tuple[socket.soc
     theirs.sendall(OTHER)
     assert [data for _, data, *_ in reads(receiver)] == [OTHER]
     theirs.sendall(CHUNK)
-    assert [data for _, data, *_ in reads(receiver)] == [CHUNK]  # it belongs behind what is not looked into yet
+    assert [data for _, data, *_ in reads(receiver)] == [
+        CHUNK
+    ]  # it belongs behind what is not looked into yet
     assert parts.body == b"hellohello"
     assert parts.lengths == [5, 5]
     assert parts.times == sorted(parts.times)
 
 
 @pytest.mark.parametrize(
-    "data", [CHUNK + CHUNK, CHUNK[:-1], b"05\r\nhello\r\n", b"5;x=1\r\nhello\r\n", b"0\r\n\r\n", b"6\r\nhello\r\n"]
+    "data",
+    [
+        CHUNK + CHUNK,
+        CHUNK[:-1],
+        b"05\r\nhello\r\n",
+        b"5;x=1\r\nhello\r\n",
+        b"0\r\n\r\n",
+        b"6\r\nhello\r\n",
+    ],
 )
-def test_only_a_plain_whole_chunk_is_kept(pair: tuple[socket.socket, socket.socket], data: bytes) -> None:
+def test_only_a_plain_whole_chunk_is_kept(
+    pair: tuple[socket.socket, socket.socket], data: bytes
+) -> None:
     ours, theirs = pair
     receiver, parts = native.Receiver(), native.Parts(PLAIN_BYTES)
     receiver.watch(ours.fileno())
@@ -64,12 +80,16 @@ def test_only_a_plain_whole_chunk_is_kept(pair: tuple[socket.socket, socket.sock
     assert len(parts) == 0
 
 
-def test_a_read_has_the_time_at_which_the_kernel_had_it(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_read_has_the_time_at_which_the_kernel_had_it(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     ours, theirs = pair
     receiver = native.Receiver()
     receiver.watch(ours.fileno())
     theirs.sendall(CHUNK)
-    time.sleep(0.05)  # the kernel begins to note times a moment after the first socket that asks for them
+    time.sleep(
+        0.05
+    )  # the kernel begins to note times a moment after the first socket that asks for them
     reads(receiver)
     before = time.monotonic()
     theirs.sendall(CHUNK)
@@ -80,7 +100,9 @@ def test_a_read_has_the_time_at_which_the_kernel_had_it(pair: tuple[socket.socke
     assert noticed - arrived >= 0.04
 
 
-def test_a_connection_that_is_closed_or_forgotten_is_read_no_more(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_connection_that_is_closed_or_forgotten_is_read_no_more(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     ours, theirs = pair
     receiver = native.Receiver()
     receiver.watch(ours.fileno())
@@ -94,7 +116,9 @@ def test_a_connection_that_breaks_says_why(pair: tuple[socket.socket, socket.soc
     ours, theirs = pair
     receiver = native.Receiver()
     receiver.watch(ours.fileno())
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # a close sends a reset
+    theirs.setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
+    )  # a close sends a reset
     theirs.close()
     ((_, data, error, *_),) = reads(receiver)
     assert (data, error) == (b"", 104)  # ECONNRESET

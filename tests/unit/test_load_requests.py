@@ -18,12 +18,16 @@ VOCABULARY = Vocabulary(5_000, excluded=(0, 1))
 
 
 def job(folder: Path = Path(), seed: tuple[int, ...] = (1, 2), **asked: Json) -> LoadJob:
-    workload = Workload.model_validate({"name": "w", "input_tokens": 40, "output_tokens": 5, **asked})
+    workload = Workload.model_validate(
+        {"name": "w", "input_tokens": 40, "output_tokens": 5, **asked}
+    )
     endpoint = Endpoint("http://h:1", "m", "k", batch_header="X-Batch")
     return LoadJob(endpoint, workload, VOCABULARY, seed, 9.0, 9.0, folder=folder)
 
 
-def plan(folder: Path = Path(), seed: tuple[int, ...] = (1, 2), **asked: Json) -> list[PlannedRequest]:
+def plan(
+    folder: Path = Path(), seed: tuple[int, ...] = (1, 2), **asked: Json
+) -> list[PlannedRequest]:
     return list(plan_requests(job(folder, seed, **asked)))
 
 
@@ -36,33 +40,57 @@ def prompts(requests: list[PlannedRequest]) -> list[Json]:
 
 
 def test_an_answer_that_may_end_early_is_not_forced() -> None:
-    forced = replace(job(concurrency=1).endpoint, extra_body={"ignore_eos": True, "cache_prompt": False})
+    forced = replace(
+        job(concurrency=1).endpoint, extra_body={"ignore_eos": True, "cache_prompt": False}
+    )
     for output_forced, expected in (
         (True, {"ignore_eos": True, "cache_prompt": False}),
         (False, {"cache_prompt": False}),
     ):
-        (request,) = plan_requests(replace(job(concurrency=1, output_forced=output_forced), endpoint=forced))
-        assert {name: body(request)[name] for name in forced.extra_body if name in body(request)} == expected
+        (request,) = plan_requests(
+            replace(job(concurrency=1, output_forced=output_forced), endpoint=forced)
+        )
+        assert {
+            name: body(request)[name] for name in forced.extra_body if name in body(request)
+        } == expected
 
 
 def test_a_batch_is_due_at_once_on_a_stream_each() -> None:
     requests = plan(concurrency=3)
-    assert [(one.number, one.stream, one.at_s) for one in requests] == [(0, 0, 0.0), (1, 1, 0.0), (2, 2, 0.0)]
+    assert [(one.number, one.stream, one.at_s) for one in requests] == [
+        (0, 0, 0.0),
+        (1, 1, 0.0),
+        (2, 2, 0.0),
+    ]
     assert {len(prompt) for prompt in prompts(requests)} == {40}
     assert b"X-Batch: 3\r\n" in requests[0].data
 
 
 def test_a_closed_loop_goes_round() -> None:
     requests = plan(concurrency=2, arrival="closed_loop", requests=5)
-    assert [(one.stream, one.at_s) for one in requests] == [(0, 0.0), (1, 0.0), (0, None), (1, None), (0, None)]
+    assert [(one.stream, one.at_s) for one in requests] == [
+        (0, 0.0),
+        (1, 0.0),
+        (0, None),
+        (1, None),
+        (0, None),
+    ]
 
 
 OPEN_LOOPS: list[Json] = [
     {"arrival": {"kind": "poisson", "rate": 100}, "requests": 300},
     {"arrival": {"kind": "poisson", "rate": 100}, "duration": "2s"},
-    {"arrival": {"kind": "constant", "rate": 25}, "duration": "4s", "input_tokens": {"min": 3, "max": 90}},
+    {
+        "arrival": {"kind": "constant", "rate": 25},
+        "duration": "4s",
+        "input_tokens": {"min": 3, "max": 90},
+    },
     {"arrival": {"kind": "constant", "rate": 10}, "requests": 12, "conversation": {"turns": 3}},
-    {"arrival": {"kind": "poisson", "rate": 9}, "requests": 40, "shared_prefix": {"tokens": 16, "share": "50%"}},
+    {
+        "arrival": {"kind": "poisson", "rate": 9},
+        "requests": 40,
+        "shared_prefix": {"tokens": 16, "share": "50%"},
+    },
 ]
 
 
@@ -81,12 +109,16 @@ def test_an_open_loop_waits_for_nobody_and_names_no_batch() -> None:
 
 def test_lengths_vary_as_asked_and_each_is_exact() -> None:
     requests = plan(
-        concurrency=400, input_tokens={"mean": 100, "sd": 30, "min": 50, "max": 130}, output_tokens={"min": 2, "max": 9}
+        concurrency=400,
+        input_tokens={"mean": 100, "sd": 30, "min": 50, "max": 130},
+        output_tokens={"min": 2, "max": 9},
     )
     lengths = [len(prompt) for prompt in prompts(requests)]
     assert lengths == [one.asked_input_tokens for one in requests]
     assert (min(lengths), max(lengths)) == (50, 130)
-    assert sum(lengths) / 400 == pytest.approx(97, abs=5)  # a little below the mean: more is cut above than below
+    assert sum(lengths) / 400 == pytest.approx(
+        97, abs=5
+    )  # a little below the mean: more is cut above than below
     asked = [one.asked_output_tokens for one in requests]
     assert set(asked) == set(range(2, 10))
     assert asked == [body(one)["max_tokens"] for one in requests]
@@ -100,16 +132,25 @@ def test_a_shared_prefix_has_its_length_and_its_share_and_nothing_more_is_shared
     shared = [one for one in beginnings if beginnings.count(one) > 1]
     assert len(shared) == 60
     assert len(set(shared)) == 1
-    after = [prompt[16] for prompt, beginning in zip(all_prompts, beginnings, strict=True) if beginning in set(shared)]
+    after = [
+        prompt[16]
+        for prompt, beginning in zip(all_prompts, beginnings, strict=True)
+        if beginning in set(shared)
+    ]
     assert len(set(after)) == 60
 
 
 def test_a_conversation_carries_its_history() -> None:
-    requests = plan(concurrency=2, arrival="closed_loop", requests=12, conversation={"turns": 3, "think": "2s"})
+    requests = plan(
+        concurrency=2, arrival="closed_loop", requests=12, conversation={"turns": 3, "think": "2s"}
+    )
     assert [(one.stream, one.at_s, one.think_s) for one in requests] == [
         *[(0, 0.0, 0.0), (1, 0.0, 0.0)],
         *[(0, None, 2.0), (1, None, 2.0)] * 2,
-        *[(0, None, 0.0), (1, None, 0.0)],  # the next two conversations: nobody thinks before the first question
+        *[
+            (0, None, 0.0),
+            (1, None, 0.0),
+        ],  # the next two conversations: nobody thinks before the first question
         *[(0, None, 2.0), (1, None, 2.0)] * 2,
     ]
     assert [one.asked_input_tokens for one in requests] == 2 * [40, 40, 85, 85, 130, 130]
@@ -118,7 +159,15 @@ def test_a_conversation_carries_its_history() -> None:
         assert second[:40] == first
         assert third[:85] == second
         assert other[0][:16] != first[:16]
-    assert plan(concurrency=2, arrival="closed_loop", requests=12, conversation={"turns": 3, "think": "2s"}) == requests
+    assert (
+        plan(
+            concurrency=2,
+            arrival="closed_loop",
+            requests=12,
+            conversation={"turns": 3, "think": "2s"},
+        )
+        == requests
+    )
 
 
 def test_conversations_begin_on_schedule_each_on_a_stream_of_its_own() -> None:
@@ -148,7 +197,10 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_a_trace_gives_times_lengths_and_what_prompts_share(trace: Path) -> None:
-    asked: Json = {"arrival": {"kind": "trace", "file": "trace.jsonl", "speed": 2}, "input_tokens": 2000}
+    asked: Json = {
+        "arrival": {"kind": "trace", "file": "trace.jsonl", "speed": 2},
+        "input_tokens": 2000,
+    }
     requests = plan(trace, requests=4, **asked)
     assert [one.at_s for one in requests] == [0.0, 0.25, 0.25, 2.0]
     assert [(one.asked_input_tokens, one.asked_output_tokens) for one in requests] == [
@@ -186,7 +238,10 @@ def test_texts_come_in_random_order_once_each_and_then_again(texts: Path) -> Non
     assert sorted(asked[:4]) == [f"text {number}" for number in range(4)]
     assert asked[4:] == asked[:2]
     assert {(one.asked_input_tokens, one.asked_output_tokens) for one in requests} == {(None, 5)}
-    orders = {tuple(prompts(plan(texts, (seed,), concurrency=4, text={"file": "t.jsonl"}))) for seed in range(9)}
+    orders = {
+        tuple(prompts(plan(texts, (seed,), concurrency=4, text={"file": "t.jsonl"})))
+        for seed in range(9)
+    }
     assert len(orders) > 2
 
 
@@ -221,8 +276,19 @@ def test_files_are_hashed_by_the_name_that_the_study_gives_them(texts: Path) -> 
 @pytest.mark.parametrize("workers", [2, 3, 8])
 def test_parts_together_are_the_plan(arrival: Json, workers: int) -> None:
     """However it is divided: the same bytes at the same times, whole streams with one worker."""
-    asked = {"concurrency": 5, "input_tokens": {"min": 4, "max": 9}, "requests": 17, "arrival": arrival}
-    parts = [plan_requests(job(**asked), WorkerPart(place, workers).owns) for place in range(workers)]
-    assert sorted((one for part in parts for one in part), key=lambda one: one.number) == plan(**asked)
+    asked = {
+        "concurrency": 5,
+        "input_tokens": {"min": 4, "max": 9},
+        "requests": 17,
+        "arrival": arrival,
+    }
+    parts = [
+        plan_requests(job(**asked), WorkerPart(place, workers).owns) for place in range(workers)
+    ]
+    assert sorted((one for part in parts for one in part), key=lambda one: one.number) == plan(
+        **asked
+    )
     for place, part in enumerate(parts):
-        assert {(one.number if one.stream is None else one.stream) % workers for one in part} <= {place}
+        assert {(one.number if one.stream is None else one.stream) % workers for one in part} <= {
+            place
+        }

@@ -44,9 +44,22 @@ def record(reader: ResponseReader) -> tuple[object, ...]:
     """All that a reader holds but for times."""
     found = [event.data for event in events(reader)]
     answer = read_answer(reader, key="")
-    known = (reader.http_status, reader.headers, bytes(reader.body), reader.complete, reader.persistent)
+    known = (
+        reader.http_status,
+        reader.headers,
+        bytes(reader.body),
+        reader.complete,
+        reader.persistent,
+    )
     said = answer._replace(chunk_times=[], first_answer=None)
-    return (*known, reader.malformed, found, len(answer.chunk_times), answer.first_answer is None, said)
+    return (
+        *known,
+        reader.malformed,
+        found,
+        len(answer.chunk_times),
+        answer.first_answer is None,
+        said,
+    )
 
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -101,9 +114,17 @@ def responses(draw: st.DrawFn) -> bytes:
 @settings(max_examples=600, deadline=None)
 @given(data=responses(), cuts=st.lists(st.integers(0, 500), max_size=12), close=st.booleans())
 @example(data=VALID[0] + b"x", cuts=[len(VALID[0])], close=False)
-@example(data=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n\r\n", cuts=[], close=False)
-@example(data=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0000000000a\r\n", cuts=[47], close=False)
-def test_the_same_bytes_give_the_same_record_however_they_are_split(data: bytes, cuts: list[int], close: bool) -> None:
+@example(
+    data=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n\r\n", cuts=[], close=False
+)
+@example(
+    data=b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0000000000a\r\n",
+    cuts=[47],
+    close=False,
+)
+def test_the_same_bytes_give_the_same_record_however_they_are_split(
+    data: bytes, cuts: list[int], close: bool
+) -> None:
     whole = record(read([data], close=close))
     assert record(read(split(data, cuts), close=close)) == whole
 
@@ -121,7 +142,14 @@ def test_a_head_or_a_line_without_an_end_is_given_up(data: bytes, step: int) -> 
 def test_an_event_has_the_time_of_the_read_that_completed_it() -> None:
     data = chunked(EVENTS)
     first_end = data.index(b"\n\n") + 2
-    reader = read([data[:20], data[20 : first_end - 1], data[first_end - 1 : first_end + 3], data[first_end + 3 :]])
+    reader = read(
+        [
+            data[:20],
+            data[20 : first_end - 1],
+            data[first_end - 1 : first_end + 3],
+            data[first_end + 3 :],
+        ]
+    )
     assert [event.arrived for event in events(reader)] == [2.0, 3.0, 3.0]
 
 
@@ -130,7 +158,9 @@ def test_a_connection_is_kept_only_when_both_sides_know_where_they_are() -> None
     assert read([with_length(EVENTS)]).persistent
     assert not read([until_close(EVENTS)], close=True).persistent
     assert not read([chunked(EVENTS) + b"HTTP"]).persistent
-    assert not read([with_length(EVENTS).replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")]).persistent
+    assert not read(
+        [with_length(EVENTS).replace(b"OK\r\n", b"OK\r\nConnection: close\r\n")]
+    ).persistent
     assert not read([chunked(EVENTS).replace(b"1.1", b"1.0", 1)]).persistent
 
 

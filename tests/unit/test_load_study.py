@@ -26,7 +26,9 @@ from tests.support.raw_server import models, send, serving
 
 OPTIONS = LoadOptions()
 OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms")
-ARGUMENTS = load_study_arguments(url="http://127.0.0.1:8000", model="m", api_key_env="K", vocabulary=None)
+ARGUMENTS = load_study_arguments(
+    url="http://127.0.0.1:8000", model="m", api_key_env="K", vocabulary=None
+)
 
 
 def points(options: LoadOptions) -> tuple[Workload, ...]:
@@ -50,21 +52,33 @@ def test_a_search_starts_at_the_rate_of_one_client_with_a_trial_of_twenty_latenc
     assert (mean_arrival_rate(first.arrival), first.requests, first.duration) == (0.5, 20, None)
     assert load_study_workloads(options, None, latency_s=0.01)[0].requests == 1000  # ten seconds
     limits = load_study_search_limits(options, 2.0)
-    assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (0.5 / 16, 2048.0, 12, 0.05)
+    assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (
+        0.5 / 16,
+        2048.0,
+        12,
+        0.05,
+    )
     assert load_study_search_limits(replace(options, max_rate=0.25), 2.0).start == 0.25
     assert not replace(options, rate=(1.0,)).is_search
 
 
 @pytest.mark.parametrize(
     ("slo", "needed"),
-    [("ttft_p99=1s", 1000), ("ttft_p95=1s,ttft_p50=1s", 200), ("tpot=20ms", 200), ("ttft=1s,tpot_p99=1s", 1000)],
+    [
+        ("ttft_p99=1s", 1000),
+        ("ttft_p95=1s,ttft_p50=1s", 200),
+        ("tpot=20ms", 200),
+        ("ttft=1s,tpot_p99=1s", 1000),
+    ],
 )
 def test_a_full_trial_has_the_requests_of_its_percentile_and_a_verifying_one_three_times_as_many(
     slo: str, needed: int
 ) -> None:
     options = replace(OPTIONS, objectives=checked_objectives(slo))
     limits = load_study_search_limits(options, 0.1)
-    assert limits.trial_requests(10.0, RateTrialKind.FULL) == needed + 100  # ten seconds for the queue to fill
+    assert (
+        limits.trial_requests(10.0, RateTrialKind.FULL) == needed + 100
+    )  # ten seconds for the queue to fill
     assert limits.trial_requests(10.0, RateTrialKind.VERIFYING) == 3 * (needed + 100)
     fixed = load_study_search_limits(replace(options, duration="6s"), 0.1)
     assert [fixed.trial_requests(10.0, kind) for kind in RateTrialKind] == [60, 60, 180]
@@ -78,7 +92,9 @@ def test_a_search_says_what_it_costs_and_offers_a_p95_where_a_p99_takes_long() -
     cost = estimate_search_cost(limits, 10.0)
     assert (cost.trials, cost.requests, cost.seconds) == (13, 15 * 1100, 1650.0)
     assert estimate_search_cost(limits, 10.0, done=12).requests == 3300
-    study = make_load_study(options, load_study_arguments(url="http://127.0.0.1:8000", model="m"), points(options))
+    study = make_load_study(
+        options, load_study_arguments(url="http://127.0.0.1:8000", model="m"), points(options)
+    )
     assert offer_p95(study, limits, 10.0) is None
     offer = offer_p95(study, limits, 2.0)
     assert offer is not None
@@ -97,12 +113,17 @@ def test_a_search_says_what_it_costs_and_offers_a_p95_where_a_p99_takes_long() -
         ({"api": "chat"}, "give --text FILE"),
         ({"api": "responses"}, "completions or chat"),
         ({"duration": "5s"}, "--duration is for rates"),
-        ({"rate": (1.0,), "duration": "5s", "requests": 10}, "--duration and --requests both set the length"),
+        (
+            {"rate": (1.0,), "duration": "5s", "requests": 10},
+            "--duration and --requests both set the length",
+        ),
         ({"rate": (1.0,), "max_rate": 5.0}, "--max-rate limits a search; give --slo"),
         ({"rate": (1.0,), "precision": 0.05}, "--precision ends a search; give --slo"),
     ],
 )
-def test_options_that_do_not_go_together_are_one_sentence(changes: dict[str, object], said: str) -> None:
+def test_options_that_do_not_go_together_are_one_sentence(
+    changes: dict[str, object], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
         points(replace(OPTIONS, **changes))  # type: ignore[arg-type]
 
@@ -131,15 +152,23 @@ class NoClient:
     """Nothing may be sent."""
 
 
-def test_a_missing_text_file_is_named_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_text_file_is_named_as_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(StudyFileError, match=r"^the texts prompts/none\.txt cannot be read"):
-        prepare_load("http://127.0.0.1:9", replace(OPTIONS, text=Path("prompts/none.txt")), NoClient())  # type: ignore[arg-type]
+        prepare_load(
+            "http://127.0.0.1:9", replace(OPTIONS, text=Path("prompts/none.txt")), NoClient()
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"rate": (1.0, 2.0), "objectives": OBJECTIVES, "arrival": "constant"}, {"text": Path("a/b.jsonl")}],
+    [
+        {},
+        {"rate": (1.0, 2.0), "objectives": OBJECTIVES, "arrival": "constant"},
+        {"text": Path("a/b.jsonl")},
+    ],
 )
 def test_the_study_file_says_the_same_as_the_study(changes: dict[str, object]) -> None:
     options = replace(OPTIONS, **changes)  # type: ignore[arg-type]
@@ -153,7 +182,10 @@ def test_the_study_file_says_the_same_as_the_study(changes: dict[str, object]) -
 
 def test_a_certificate_that_is_not_trusted_is_no_server_that_is_down(tmp_path: Path) -> None:
     certificate = make_certificate(tmp_path)
-    with serving(send(models("m")), certificate.server_context()) as server, pytest.raises(LoadError) as refused:
+    with (
+        serving(send(models("m")), certificate.server_context()) as server,
+        pytest.raises(LoadError) as refused,
+    ):
         first_contact_model(server.url, "OPENAI_API_KEY")
     assert "SSL_CERT_FILE" in str(refused.value)
     assert "is the server running" not in str(refused.value)

@@ -49,11 +49,16 @@ def answered(status: int, reason: str, body: bytes, *headers: str) -> bytes:
     [
         ((), "slow down"),
         (("Retry-After: 7",), "slow down; it says to try again after 7 s"),
-        (("Retry-After: Sun, 15 Nov 2026 06:00:00 GMT",), "slow down; it says to try again after Sun, 15 Nov 2026"),
+        (
+            ("Retry-After: Sun, 15 Nov 2026 06:00:00 GMT",),
+            "slow down; it says to try again after Sun, 15 Nov 2026",
+        ),
     ],
 )
 def test_too_many_requests_is_a_status_of_its_own(headers: tuple[str, ...], said: str) -> None:
-    row = row_of(answered(429, "Too Many Requests", b'{"error": {"message": "slow down."}}', *headers))
+    row = row_of(
+        answered(429, "Too Many Requests", b'{"error": {"message": "slow down."}}', *headers)
+    )
     assert (row["status"], row["http_status"]) == ("rate_limited", 429)
     assert row["error"].startswith(said)
 
@@ -73,7 +78,11 @@ def test_a_row_says_when_reasoning_and_answer_began_and_what_was_asked() -> None
     row = row_of(STREAM, THINKING, SAYING, END, asked=None)
     assert row["status"] == "ok"
     assert (row["first_token_s"], row["first_answer_s"], row["last_token_s"]) == (2.0, 3.0, 3.0)
-    assert (row["asked_input_tokens"], row["input_tokens"], row["asked_output_tokens"]) == (None, 7, 2)
+    assert (row["asked_input_tokens"], row["input_tokens"], row["asked_output_tokens"]) == (
+        None,
+        7,
+        2,
+    )
     assert (row["request"], row["scheduled_s"]) == (4, 0.0)
 
 

@@ -10,7 +10,10 @@ from bitbench.study.base import Json
 from bitbench.util.errors import StudyFileError
 
 SHAREGPT = [
-    {"id": "a", "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]},
+    {
+        "id": "a",
+        "conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}],
+    },
     {"id": "b", "conversations": [{"from": "gpt", "value": "It begins with an answer."}]},
     {"id": "c", "conversations": []},
     {"id": "d", "conversations": [{"from": "user", "value": "How?"}]},
@@ -29,14 +32,17 @@ def lines(*items: Json) -> str:
 
 
 def test_json_lines(tmp_path: Path) -> None:
-    assert read(tmp_path, lines({"prompt": "one", "x": 1}, {"text": "zwei é"}) + "\n") == ["one", "zwei é"]
+    assert read(tmp_path, lines({"prompt": "one", "x": 1}, {"text": "zwei é"}) + "\n") == [
+        "one",
+        "zwei é",
+    ]
 
 
 def test_messages_end_with_the_last_question(tmp_path: Path) -> None:
     answer = {"role": "assistant", "content": "Because."}
-    assert read(tmp_path, lines({"messages": [SYSTEM, QUESTION, answer]}, {"messages": [answer]})) == [
-        [SYSTEM, QUESTION]
-    ]
+    assert read(
+        tmp_path, lines({"messages": [SYSTEM, QUESTION, answer]}, {"messages": [answer]})
+    ) == [[SYSTEM, QUESTION]]
 
 
 def test_sharegpt_gives_first_questions(tmp_path: Path) -> None:
@@ -54,8 +60,14 @@ def test_plain_text_is_taken_by_paragraph(tmp_path: Path) -> None:
         (lines({"prompt": "a"}, {"question": "b"}), "line 2: no field `prompt`, `text`"),
         (lines({"prompt": ["a"]}), "line 1: `prompt` is not a text"),
         (lines({"prompt": "a"}) + "{oops\n", "line 2: not JSON"),
-        (lines({"messages": [{"role": "user"}]}), "line 1: `messages` is not a list of objects with `role`"),
-        ('[{"conversations": [1]}]', "item 1: `conversations` is not a list of objects with `from` and `value`"),
+        (
+            lines({"messages": [{"role": "user"}]}),
+            "line 1: `messages` is not a list of objects with `role`",
+        ),
+        (
+            '[{"conversations": [1]}]',
+            "item 1: `conversations` is not a list of objects with `from` and `value`",
+        ),
         ("[1]", "item 1: neither a text nor an object"),
         ("[1", "start like a JSON list"),
         (" \n", "contain no prompt"),

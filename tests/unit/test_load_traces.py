@@ -49,13 +49,23 @@ def test_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
             MOONCAKE + '{"timestamp": 1, "input_length": "many", "output_length": 1}\n',
             r"line 5: input_length is 'many'",
         ),
-        (MOONCAKE + '{"timestamp": 1, "input_length": -3, "output_length": 1}\n', r"line 5: input_length is -3"),
-        (MOONCAKE + '{"timestamp": NaN, "input_length": 3, "output_length": 1}\n', r"line 5: 'nan' is not a time"),
-        (MOONCAKE + '{"timestamp": 1, "input_length": 3}\n', r"line 5: the field 'output_length' is missing"),
+        (
+            MOONCAKE + '{"timestamp": 1, "input_length": -3, "output_length": 1}\n',
+            r"line 5: input_length is -3",
+        ),
+        (
+            MOONCAKE + '{"timestamp": NaN, "input_length": 3, "output_length": 1}\n',
+            r"line 5: 'nan' is not a time",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 1, "input_length": 3}\n',
+            r"line 5: the field 'output_length' is missing",
+        ),
         (MOONCAKE + '{"timestamp": 1,\n', r"line 5: Expecting"),
         (MOONCAKE + "[1]\n", r"line 5: not a JSON object"),
         (
-            MOONCAKE + '{"timestamp": 1, "input_length": 3, "output_length": 1, "hash_ids": ["x"]}\n',
+            MOONCAKE
+            + '{"timestamp": 1, "input_length": 3, "output_length": 1, "hash_ids": ["x"]}\n',
             r"line 5: hash_ids is not a list of whole numbers",
         ),
         ("a,b,c\n1,2,3\n", r"line 1: Expecting"),

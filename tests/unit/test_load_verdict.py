@@ -14,7 +14,9 @@ from bitbench.study.metrics import PRIMARY_METRICS
 from bitbench.study.workload import Workload
 
 WORKLOAD = Workload(name="w", concurrency=2, input_tokens=8, output_tokens=3)
-WELL = ClientHealth(send_lateness_p99_s=0.0001, loop_lag_p99_s=0.0002, loop_lag_mean_s=0.00005, cpu_share=0.05)
+WELL = ClientHealth(
+    send_lateness_p99_s=0.0001, loop_lag_p99_s=0.0002, loop_lag_mean_s=0.00005, cpu_share=0.05
+)
 
 
 def row(request: int = 0, **changes: Json) -> dict[str, Json]:
@@ -57,11 +59,16 @@ def test_a_good_trial_counts() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"output_tokens": 2}, "Requested 3 output tokens, the engine counted 2 (1 of 2 requests)."),
+        (
+            {"output_tokens": 2},
+            "Requested 3 output tokens, the engine counted 2 (1 of 2 requests).",
+        ),
         ({"input_tokens": 9}, "Requested 8 input tokens, the engine counted 9 (1 of 2 requests)."),
     ],
 )
-def test_a_wrong_token_count_is_invalid_and_says_the_numbers(changes: dict[str, Json], said: str) -> None:
+def test_a_wrong_token_count_is_invalid_and_says_the_numbers(
+    changes: dict[str, Json], said: str
+) -> None:
     failure = verdict(row(0), row(1, **changes))
     assert failure is not None
     assert failure.outcome is Outcome.INVALID
@@ -77,7 +84,10 @@ def test_each_request_is_held_to_what_it_asked_for() -> None:
 
 
 def test_tokens_of_a_text_are_the_servers_to_count() -> None:
-    assert verdict(row(0, asked_input_tokens=None), row(1, asked_input_tokens=None, input_tokens=77)) is None
+    assert (
+        verdict(row(0, asked_input_tokens=None), row(1, asked_input_tokens=None, input_tokens=77))
+        is None
+    )
 
 
 def test_a_part_of_a_trace_has_as_many_requests_as_came() -> None:
@@ -99,12 +109,19 @@ def test_a_part_of_a_trace_has_as_many_requests_as_came() -> None:
         ("rate_limited", 429, "slow down; it says to try again after 7 s", Outcome.OVERLOADED),
         ("http_error", 500, "something", Outcome.INVALID),
         ("http_error", 501, "no", Outcome.UNSUPPORTED),
-        ("http_error", 400, "This model's maximum context length is 2048 tokens.", Outcome.UNSUPPORTED),
+        (
+            "http_error",
+            400,
+            "This model's maximum context length is 2048 tokens.",
+            Outcome.UNSUPPORTED,
+        ),
         ("http_error", 400, "logit bias is not supported", Outcome.UNSUPPORTED),
         ("http_error", 500, "CUDA out of memory. Tried to allocate 2 GiB", Outcome.OOM),
     ],
 )
-def test_a_failed_request_is_the_outcome(status: str, http_status: int | None, error: str, outcome: Outcome) -> None:
+def test_a_failed_request_is_the_outcome(
+    status: str, http_status: int | None, error: str, outcome: Outcome
+) -> None:
     failure = verdict(row(0), row(1, status=status, http_status=http_status, error=error))
     assert failure is not None
     assert failure.outcome is outcome
@@ -115,7 +132,8 @@ def test_a_failed_request_is_the_outcome(status: str, http_status: int | None, e
 
 def test_the_failure_that_came_first_is_the_cause() -> None:
     failure = verdict(
-        row(0, status="broken", error="later", end_s=0.3), row(1, status="stalled", error="earlier", end_s=0.2)
+        row(0, status="broken", error="later", end_s=0.3),
+        row(1, status="stalled", error="earlier", end_s=0.2),
     )
     assert failure is not None
     assert failure.outcome is Outcome.TIMEOUT
@@ -141,7 +159,11 @@ def health(*, mean_lag_s: float = 0.00005, p99_lag_s: float = 0.0002) -> ClientH
         (0.0030, health(), {"ttft", "latency", "output_throughput"}),  # 2.1 % of the latency
         (0.0001, health(mean_lag_s=0.003), {"ttft", "latency", "output_throughput", "tpot"}),
         (0.0001, health(p99_lag_s=0.009), set()),  # a scheduler's hiccup
-        (0.0001, health(p99_lag_s=0.015), {"ttft", "itl"}),  # three quarters of a gap between tokens
+        (
+            0.0001,
+            health(p99_lag_s=0.015),
+            {"ttft", "itl"},
+        ),  # three quarters of a gap between tokens
     ],
 )
 def test_a_late_client_spoils_the_metrics_that_it_may_have_moved(
@@ -164,7 +186,12 @@ def test_the_limit_is_that_of_the_point_and_not_of_the_trial() -> None:
 
     def timed(ttft_s: float, request: int) -> dict[str, Json]:
         chunks = [ttft_s, ttft_s + 0.02, ttft_s + 0.04]
-        times = {"first_token_s": chunks[0], "last_token_s": chunks[-1], "end_s": chunks[-1], "chunk_s": chunks}
+        times = {
+            "first_token_s": chunks[0],
+            "last_token_s": chunks[-1],
+            "end_s": chunks[-1],
+            "chunk_s": chunks,
+        }
         return row(request, sent_s=0.0118, **times)
 
     fast, slow = ([timed(ttft_s, request) for request in range(2)] for ttft_s in (0.470, 0.685))
@@ -172,14 +199,20 @@ def test_the_limit_is_that_of_the_point_and_not_of_the_trial() -> None:
     assert verdict(*slow, metric="ttft") is None
     for typical_s, counts in ((0.470, False), (0.685, True)):
         known = [taking(typical_s, 0.02)] * 3
-        assert {verdict(*trial, metric="ttft", known=known) is None for trial in (fast, slow)} == {counts}
+        assert {verdict(*trial, metric="ttft", known=known) is None for trial in (fast, slow)} == {
+            counts
+        }
 
 
 def test_the_median_of_all_attempts_is_what_a_limit_is_a_share_of() -> None:
     rows = (row(0, sent_s=0.0025), row(1, sent_s=0.0025))
     slow, fast, nothing = taking(0.2, 0.02), taking(0.1, 0.02), TrialMetrics()
-    assert "ttft" in moved_metrics(RequestSums.of(table(*rows)), WORKLOAD, WELL, [fast, slow, fast, nothing])
-    assert "ttft" not in moved_metrics(RequestSums.of(table(*rows)), WORKLOAD, WELL, [slow, fast, slow])
+    assert "ttft" in moved_metrics(
+        RequestSums.of(table(*rows)), WORKLOAD, WELL, [fast, slow, fast, nothing]
+    )
+    assert "ttft" not in moved_metrics(
+        RequestSums.of(table(*rows)), WORKLOAD, WELL, [slow, fast, slow]
+    )
 
 
 def test_a_warm_up_with_fewer_tokens_knows_the_latency_of_a_trial() -> None:
@@ -190,12 +223,23 @@ def test_a_warm_up_with_fewer_tokens_knows_the_latency_of_a_trial() -> None:
 
 def test_an_open_loop_goes_on_however_late_a_request_was() -> None:
     arrival = {"kind": "constant", "rate": 10.0}
-    given = {"name": "w", "input_tokens": 8, "output_tokens": 3, "arrival": arrival, "duration": "10s"}
+    given = {
+        "name": "w",
+        "input_tokens": 8,
+        "output_tokens": 3,
+        "arrival": arrival,
+        "duration": "10s",
+    }
     workload = Workload.model_validate(given)
     rows = []
     for place in range(100):
         began = place / 10
-        times = {"planned_s": began, "sent_s": began + 0.01, "first_token_s": began + 0.1, "end_s": began + 0.14}
+        times = {
+            "planned_s": began,
+            "sent_s": began + 0.01,
+            "first_token_s": began + 0.1,
+            "end_s": began + 0.14,
+        }
         chunks = [began + after for after in (0.1, 0.12, 0.14)]
         rows.append(row(place, **times, last_token_s=chunks[-1], chunk_s=chunks))
     late = WELL.model_copy(update={"send_lateness_p99_s": 0.012})
@@ -204,8 +248,12 @@ def test_an_open_loop_goes_on_however_late_a_request_was() -> None:
     assert "output_throughput" in moved_metrics(RequestSums.of(table(*rows)), workload, hopeless)
 
 
-@pytest.mark.parametrize(("stolen", "said"), [(0.06, "; a hypervisor took 6.0 % of the processors)"), (0.01, "ms)")])
-def test_a_late_client_on_a_machine_that_lost_its_processors_says_so(stolen: float, said: str) -> None:
+@pytest.mark.parametrize(
+    ("stolen", "said"), [(0.06, "; a hypervisor took 6.0 % of the processors)"), (0.01, "ms)")]
+)
+def test_a_late_client_on_a_machine_that_lost_its_processors_says_so(
+    stolen: float, said: str
+) -> None:
     late = health(mean_lag_s=0.003).model_copy(update={"stolen_share": stolen})
     failure = verdict(row(0), row(1), health=late)
     assert failure is not None
@@ -215,11 +263,15 @@ def test_a_late_client_on_a_machine_that_lost_its_processors_says_so(stolen: flo
 def test_long_gaps_do_not_hide_a_late_first_token() -> None:
     slow = {"chunk_s": [0.1, 0.5, 0.9], "last_token_s": 0.9, "end_s": 0.9}
     late = health(p99_lag_s=0.030)  # a small part of a gap, a large one of the time to first token
-    assert set(moved_metrics(RequestSums.of(table(row(0, **slow), row(1, **slow))), WORKLOAD, late)) == {"ttft"}
+    assert set(
+        moved_metrics(RequestSums.of(table(row(0, **slow), row(1, **slow))), WORKLOAD, late)
+    ) == {"ttft"}
 
 
 @pytest.mark.parametrize(("lag_s", "counts"), [(0.019, True), (0.030, False)])
-def test_the_kernels_times_forgive_a_late_reader_until_two_tokens_come_in_one_read(lag_s: float, counts: bool) -> None:
+def test_the_kernels_times_forgive_a_late_reader_until_two_tokens_come_in_one_read(
+    lag_s: float, counts: bool
+) -> None:
     """Tokens are 20 ms apart."""
     late = health(mean_lag_s=0.010, p99_lag_s=lag_s).model_copy(update={"kernel_times": True})
     failure = verdict(row(0), row(1), health=late)
@@ -227,7 +279,12 @@ def test_the_kernels_times_forgive_a_late_reader_until_two_tokens_come_in_one_re
 
 
 def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
-    quick = {"first_token_s": 0.001, "last_token_s": 0.003, "chunk_s": [0.001, 0.002, 0.003], "end_s": 0.003}
+    quick = {
+        "first_token_s": 0.001,
+        "last_token_s": 0.003,
+        "chunk_s": [0.001, 0.002, 0.003],
+        "end_s": 0.003,
+    }
     late_s = 0.9 * MEAN_DELAY_FLOOR_S
     assert verdict(row(0, **quick, sent_s=late_s), row(1, **quick, sent_s=late_s)) is None
 
@@ -241,16 +298,23 @@ def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
         ("broken", 40.8, Outcome.CRASHED),
     ],
 )
-def test_a_client_that_stood_still_does_not_blame_the_server(status: str, late_s: float, outcome: Outcome) -> None:
+def test_a_client_that_stood_still_does_not_blame_the_server(
+    status: str, late_s: float, outcome: Outcome
+) -> None:
     failed = row(1, status=status, error="no byte for 120 s")
-    found = verdict(row(0), failed, health=ClientHealth(send_lateness_p99_s=late_s, loop_lag_p99_s=0.0, cpu_share=0.1))
+    found = verdict(
+        row(0),
+        failed,
+        health=ClientHealth(send_lateness_p99_s=late_s, loop_lag_p99_s=0.0, cpu_share=0.1),
+    )
     assert found is not None
     assert found.outcome is outcome
 
 
 def test_a_clock_that_may_be_too_far_apart_is_named() -> None:
     machines = tuple(
-        LoadMachine(name=f"n{place}", requests=1, off_by_s=off_s) for place, off_s in enumerate((0.0, 0.1))
+        LoadMachine(name=f"n{place}", requests=1, off_by_s=off_s)
+        for place, off_s in enumerate((0.0, 0.1))
     )
     failure = verdict(row(0), row(1), health=WELL.model_copy(update={"nodes": machines}))
     assert failure is not None

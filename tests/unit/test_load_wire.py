@@ -14,14 +14,18 @@ from bitbench.util.http.connection import Address, connection_address
 def parts_of(
     endpoint: Endpoint, ask: Ask, api: Api = Api.COMPLETIONS, batch_size: int | None = None
 ) -> tuple[list[str], Json]:
-    head, _, body = request_bytes(endpoint, ask, api=api, batch_size=batch_size).partition(b"\r\n\r\n")
+    head, _, body = request_bytes(endpoint, ask, api=api, batch_size=batch_size).partition(
+        b"\r\n\r\n"
+    )
     lines = head.decode().split("\r\n")
     assert f"Content-Length: {len(body)}" in lines
     return lines, json.loads(body)
 
 
 def test_a_request_says_all_that_a_server_must_know() -> None:
-    endpoint = Endpoint("http://127.0.0.1:81", "m", "secret", {"ignore_eos": True}, batch_header="X-Batch")
+    endpoint = Endpoint(
+        "http://127.0.0.1:81", "m", "secret", {"ignore_eos": True}, batch_header="X-Batch"
+    )
     lines, body = parts_of(endpoint, Ask([4, 5, 6], 3, 9), batch_size=8)
     assert lines[0] == "POST /v1/completions HTTP/1.1"
     assert {"Authorization: Bearer secret", "X-Batch: 8", "Host: 127.0.0.1:81"} < set(lines)
@@ -39,7 +43,10 @@ def test_a_request_says_all_that_a_server_must_know() -> None:
 def test_without_a_key_or_a_batch_nothing_is_said_about_them() -> None:
     lines, _ = parts_of(Endpoint("http://h:1", "m", batch_header="X-Batch"), Ask([1], 1, 1))
     assert not any(line.startswith("Connection") for line in lines)
-    assert "Connection: close" in parts_of(Endpoint("http://h:1", "m", keeps_connections=False), Ask([1], 1, 1))[0]
+    assert (
+        "Connection: close"
+        in parts_of(Endpoint("http://h:1", "m", keeps_connections=False), Ask([1], 1, 1))[0]
+    )
     assert not any(line.startswith(("Authorization", "X-Batch")) for line in lines)
 
 
@@ -50,11 +57,18 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
     ("api", "prompt", "path", "said"),
     [
         (Api.COMPLETIONS, "Hé?", "/v1/completions", {"prompt": "Hé?"}),
-        (Api.CHAT, "Hé?", "/v1/chat/completions", {"messages": [{"role": "user", "content": "Hé?"}]}),
+        (
+            Api.CHAT,
+            "Hé?",
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Hé?"}]},
+        ),
         (Api.CHAT, MESSAGES, "/v1/chat/completions", {"messages": MESSAGES}),
     ],
 )
-def test_text_goes_to_the_endpoint_that_was_asked_for(api: Api, prompt: Json, path: str, said: Json) -> None:
+def test_text_goes_to_the_endpoint_that_was_asked_for(
+    api: Api, prompt: Json, path: str, said: Json
+) -> None:
     lines, body = parts_of(Endpoint("http://h:1", "m"), Ask(prompt, None, 4), api)
     assert lines[0] == f"POST {path} HTTP/1.1"
     assert body.items() >= said.items()

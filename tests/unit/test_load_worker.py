@@ -29,7 +29,14 @@ from bitbench.util.errors import LoadError
 from tests.busy_machine import LEFT_OVER_S
 from tests.support.null_instance import running
 
-WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
+WORKLOAD = Workload(
+    name="w",
+    concurrency=3,
+    input_tokens=16,
+    output_tokens=5,
+    requests=9,
+    arrival=Arrival.CLOSED_LOOP,
+)
 
 
 def job(endpoint: Endpoint, workload: Workload = WORKLOAD) -> LoadJob:
@@ -47,7 +54,9 @@ def test_it_runs_job_after_job(tmp_path: Path) -> None:
 
 def test_a_job_that_cannot_run_is_said_and_the_next_one_runs(tmp_path: Path) -> None:
     with running({"ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        with pytest.raises(LoadError, match=r"could not run workload w: ValueError.*http://host:port"):
+        with pytest.raises(
+            LoadError, match=r"could not run workload w: ValueError.*http://host:port"
+        ):
             worker.run(job(Endpoint("ftp://nowhere", "m", "k")))
         assert worker.run(job(endpoint)).requests.num_rows == 9
 
@@ -64,7 +73,11 @@ def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None
     worst = max(worker.loop_lag_p99_s for worker in result.health.workers)
     assert result.health.loop_lag_p99_s == worst
     rows, rows_alone = result.requests.to_pylist(), alone.requests.to_pylist()
-    assert [row["request"] for row in rows] == [row["request"] for row in rows_alone] == [0, 1, 2, 3, 4, 5]
+    assert (
+        [row["request"] for row in rows]
+        == [row["request"] for row in rows_alone]
+        == [0, 1, 2, 3, 4, 5]
+    )
     assert {row["planned_s"] for row in rows} == {0.0}
     assert all(row["first_token_s"] >= 0.05 for row in rows)
     # A clock of its own for each worker would be off by what they need to prepare. A worker that a busy machine stalls
@@ -78,7 +91,9 @@ def test_a_long_trial_is_written_while_it_runs_and_has_the_same_requests(
     arrival: Json, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With row groups of 30 requests, and 20 that are made ahead."""
-    workload = Workload(name="w", concurrency=4, input_tokens=16, output_tokens=3, requests=200, arrival=arrival)
+    workload = Workload(
+        name="w", concurrency=4, input_tokens=16, output_tokens=3, requests=200, arrival=arrival
+    )
     with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint:
         short = run_job(job(endpoint, workload))
         monkeypatch.setattr(row_writer, "ROW_GROUP", 30)
@@ -91,7 +106,11 @@ def test_a_long_trial_is_written_while_it_runs_and_has_the_same_requests(
     assert long.sums.requests == short.sums.requests == 200
     assert long.sums.failed == 0
     assert not long.sums.wrong_tokens
-    assert [*short.requests["request"].to_pylist()] == [*long.requests["request"].to_pylist()] == list(range(200))
+    assert (
+        [*short.requests["request"].to_pylist()]
+        == [*long.requests["request"].to_pylist()]
+        == list(range(200))
+    )
     assert metrics_of_trial(RequestSums.of(long.requests)).model_dump() == pytest.approx(
         metrics_of_trial(long.sums).model_dump()
     )
@@ -108,20 +127,36 @@ def test_a_core_that_was_taken_away_at_time_zero_delays_the_trial_where_no_other
     with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint:
         has_passed = time.monotonic() - 2.0
         result = uvloop.run(run_client_part(job(endpoint), part, lambda: has_passed))
-    late = [row["sent_s"] - row["planned_s"] for row in result.requests.to_pylist() if row["planned_s"] == 0]
+    late = [
+        row["sent_s"] - row["planned_s"]
+        for row in result.requests.to_pylist()
+        if row["planned_s"] == 0
+    ]
     assert late
     assert all(late_s < 1.0 if part.workers == 1 else late_s >= 2.0 for late_s in late)
 
 
 @pytest.mark.alone
 def test_how_it_goes_is_told_while_it_runs(tmp_path: Path) -> None:
-    workload = Workload(name="w", concurrency=4, input_tokens=16, output_tokens=40, requests=12, arrival="closed_loop")
+    workload = Workload(
+        name="w",
+        concurrency=4,
+        input_tokens=16,
+        output_tokens=40,
+        requests=12,
+        arrival="closed_loop",
+    )
     told: list[LoadProgress] = []
-    with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
+    with (
+        running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint,
+        LoadWorkers(2) as workers,
+    ):
         result = workers.run(job(endpoint, workload), told.append)
     assert len(told) >= 4
     assert {progress.requests for progress in told} == {12}
-    assert [progress.elapsed_s for progress in told] == sorted(progress.elapsed_s for progress in told)
+    assert [progress.elapsed_s for progress in told] == sorted(
+        progress.elapsed_s for progress in told
+    )
     middle, last = told[len(told) // 2], told[-1]
     assert middle.running == 4
     assert 50 < middle.chunks_per_s < 1_000  # 4 streams, 100 tokens a second each but for the first
@@ -129,9 +164,13 @@ def test_how_it_goes_is_told_while_it_runs(tmp_path: Path) -> None:
     assert result.requests.num_rows == 12
 
 
-def test_more_workers_only_where_one_does_not_carry_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_workers_only_where_one_does_not_carry_the_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def streams(concurrency: int) -> int:
-        return workers_for(Workload(name="w", concurrency=concurrency, input_tokens=1, output_tokens=1))
+        return workers_for(
+            Workload(name="w", concurrency=concurrency, input_tokens=1, output_tokens=1)
+        )
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert [streams(count) for count in (1, 1_024, 1_025, 3_000, 50_000)] == [1, 1, 2, 3, 4]

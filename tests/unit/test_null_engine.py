@@ -10,7 +10,12 @@ from urllib.parse import urlsplit
 import psutil
 import pyarrow as pa
 import pytest
-from scripts.client_overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
+from scripts.client_overhead import (
+    ThroughputRatio,
+    compare_to_bare_client,
+    differences_to_schedule,
+    ratio_of_pairs,
+)
 
 from bitbench import __version__
 from bitbench.engines.null import NullEngine
@@ -49,7 +54,9 @@ def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> N
     """In a third of the trials: what a busy machine does to the others is not our overhead, which is in all of them."""
     workload = Workload(name="w", concurrency=1, input_tokens=128, output_tokens=32)
     with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        differences = list(differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=9))
+        differences = list(
+            differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=9)
+        )
     for name in ("ttft", "tpot"):
         ordered = sorted((getattr(difference, name) for difference in differences), key=abs)
         assert abs(ordered[2]) < 0.01, f"{name}: {ordered}"
@@ -65,7 +72,12 @@ def test_counts_facts_and_key(tmp_path: Path) -> None:
         (denied,) = load(Endpoint(endpoint.url, endpoint.model, "wrong")).to_pylist()
     finally:
         instance.stop()
-    assert (row["status"], row["input_tokens"], row["output_tokens"], len(row["chunk_s"])) == ("ok", 32, 20, 20)
+    assert (row["status"], row["input_tokens"], row["output_tokens"], len(row["chunk_s"])) == (
+        "ok",
+        32,
+        20,
+        20,
+    )
     assert (denied["status"], denied["http_status"]) == ("http_error", 401)
     assert facts.engine_version == __version__
     assert facts.kernels == ("schedule: 1.00 ms, then a token each 500 µs",)
@@ -73,11 +85,17 @@ def test_counts_facts_and_key(tmp_path: Path) -> None:
     assert endpoint.api_key not in (tmp_path / "null.log").read_text()
 
 
-@pytest.mark.parametrize("body", ["{}", "nonsense", '{"prompt": [1], "max_tokens": 0, "stream": true}', "[1]"])
-def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(tmp_path: Path, body: str) -> None:
+@pytest.mark.parametrize(
+    "body", ["{}", "nonsense", '{"prompt": [1], "max_tokens": 0, "stream": true}', "[1]"]
+)
+def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(
+    tmp_path: Path, body: str
+) -> None:
     with running({}, tmp_path) as endpoint:
         connection = http.client.HTTPConnection(urlsplit(endpoint.url).netloc)
-        connection.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {endpoint.api_key}"})
+        connection.request(
+            "POST", "/v1/completions", body, {"Authorization": f"Bearer {endpoint.api_key}"}
+        )
         answer = connection.getresponse()
         assert answer.status == 400
         assert "not a streaming completion" in json.loads(answer.read())["error"]["message"]
@@ -110,12 +128,27 @@ def test_an_instance_has_its_own_pace() -> None:
 
 def test_slow_requests_are_slow(tmp_path: Path) -> None:
     workload = Workload(
-        name="w", concurrency=1, input_tokens=4, output_tokens=2, requests=4, arrival=Arrival.CLOSED_LOOP
+        name="w",
+        concurrency=1,
+        input_tokens=4,
+        output_tokens=2,
+        requests=4,
+        arrival=Arrival.CLOSED_LOOP,
     )
-    args: dict[str, Argument] = {"ttft": "200ms", "tpot": "1ms", "slow_requests": "2,4", "slow_factor": 5}
+    args: dict[str, Argument] = {
+        "ttft": "200ms",
+        "tpot": "1ms",
+        "slow_requests": "2,4",
+        "slow_factor": 5,
+    }
     with running(args, tmp_path) as endpoint:
         rows = load(endpoint, workload).to_pylist()
-    assert [row["first_token_s"] - row["planned_s"] > 0.9 for row in rows] == [False, True, False, True]
+    assert [row["first_token_s"] - row["planned_s"] > 0.9 for row in rows] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 def test_streams_slow_each_other_where_they_are_told_to(tmp_path: Path) -> None:
@@ -136,7 +169,10 @@ def test_short_answers_are_invalid(tmp_path: Path) -> None:
 
 def test_a_hanging_stream_is_a_timeout(tmp_path: Path) -> None:
     with running({"fail": "hang", "ttft": "1ms", "tpot": "1ms"}, tmp_path) as endpoint:
-        assert failure_of(endpoint, stall_s=1.0) == (Outcome.TIMEOUT, "Request 0: no byte for 1.00 s.")
+        assert failure_of(endpoint, stall_s=1.0) == (
+            Outcome.TIMEOUT,
+            "Request 0: no byte for 1.00 s.",
+        )
 
 
 def test_a_disconnect_is_a_crash(tmp_path: Path) -> None:
@@ -181,7 +217,10 @@ def test_memory_grows_while_it_is_not_ready(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"tpott": "3ms"}, "the null engine has no argument tpott; did you mean `tpot`? it has ttft, tpot, vary,"),
+        (
+            {"tpott": "3ms"},
+            "the null engine has no argument tpott; did you mean `tpot`? it has ttft, tpot, vary,",
+        ),
         ({"ttft": "soon"}, "ttft: expected a duration"),
         ({"ttft": 20}, "ttft: 20 needs a unit; write 20ms, 20s or 20m"),
         ({"fail": "maybe"}, "'hang'"),
@@ -205,6 +244,8 @@ def test_the_client_is_as_quick_as_a_bare_one(tmp_path: Path) -> None:
     """On a schedule both must say the same; the real comparison, with vLLM, is scripts/overhead."""
     workload = Workload(name="w", concurrency=1, input_tokens=16, output_tokens=21)
     with running({"ttft": "10ms", "tpot": "20ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        pairs = compare_to_bare_client(worker, endpoint, workload, Vocabulary(1_000), pairs=15, seed=0)
+        pairs = compare_to_bare_client(
+            worker, endpoint, workload, Vocabulary(1_000), pairs=15, seed=0
+        )
         ratio = ratio_of_pairs(pairs, seed=0)
     assert ratio.value == pytest.approx(1, abs=0.02)

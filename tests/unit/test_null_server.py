@@ -42,7 +42,9 @@ def connected(endpoint: Endpoint) -> socket.socket:
     return socket.create_connection((str(parts.hostname), int(parts.port or 0)), timeout=10)
 
 
-def request(endpoint: Endpoint, tokens: int, path: str = "/v1/completions", **body: object) -> bytes:
+def request(
+    endpoint: Endpoint, tokens: int, path: str = "/v1/completions", **body: object
+) -> bytes:
     asked = {"prompt": [1, 2, 3], "max_tokens": tokens, "stream": True, **body}
     data = json.dumps(asked).encode()
     head = f"POST {path} HTTP/1.1\r\nauthorization:Bearer {endpoint.api_key}\r\nCONTENT-LENGTH: {len(data)}\r\n\r\n"
@@ -73,18 +75,29 @@ def run(endpoint: Endpoint, streams: int, tokens: int) -> LoadResult:
 
 
 def test_the_bytes_are_those_that_the_answers_plan(tmp_path: Path) -> None:
-    behaviour = NullBehaviour(0.001, 0.001, 0, 0, (), 1, 0, None, None, 0, "short", memory_mb=1, children=0, seed=0)
+    behaviour = NullBehaviour(
+        0.001, 0.001, 0, 0, (), 1, 0, None, None, 0, "short", memory_mb=1, children=0, seed=0
+    )
     chat = {"messages": [{"role": "user", "content": "so it is"}]}
-    with running({"ttft": "1ms", "tpot": "1ms", "fail": "short"}, tmp_path) as endpoint, connected(endpoint) as client:
+    with (
+        running({"ttft": "1ms", "tpot": "1ms", "fail": "short"}, tmp_path) as endpoint,
+        connected(endpoint) as client,
+    ):
         answers = Answers(endpoint.api_key, behaviour, dict)
 
         def planned(sent: bytes) -> StreamPlan | bytes:
             head, _, body = sent.partition(b"\r\n\r\n")
-            return answers.respond("POST", head.split()[1].decode(), f"Bearer {endpoint.api_key}", body)
+            return answers.respond(
+                "POST", head.split()[1].decode(), f"Bearer {endpoint.api_key}", body
+            )
 
         for sent, text, times in (
             (request(endpoint, 6), b'"text":" null"', 3),
-            (request(endpoint, 4, "/v1/chat/completions", **chat), b'"prompt_tokens":3,"completion_tokens":2', 1),
+            (
+                request(endpoint, 4, "/v1/chat/completions", **chat),
+                b'"prompt_tokens":3,"completion_tokens":2',
+                1,
+            ),
         ):
             plan = planned(sent)
             assert isinstance(plan, StreamPlan)
@@ -101,7 +114,10 @@ def test_the_bytes_are_those_that_the_answers_plan(tmp_path: Path) -> None:
 
 @in_one_of_five_tries
 def test_a_stream_keeps_its_schedule_and_the_truth_says_so(tmp_path: Path) -> None:
-    with running({"ttft": "30ms", "tpot": "5ms"}, tmp_path) as endpoint, connected(endpoint) as client:
+    with (
+        running({"ttft": "30ms", "tpot": "5ms"}, tmp_path) as endpoint,
+        connected(endpoint) as client,
+    ):
         sent = time.monotonic()
         client.sendall(request(endpoint, 40))
         _, times = read_stream(client)
@@ -129,17 +145,27 @@ def test_the_truth_is_what_a_client_sees(tmp_path: Path) -> None:
 
 def test_a_key_is_needed_for_everything_but_health_and_truth(tmp_path: Path) -> None:
     with running({}, tmp_path) as endpoint, connected(endpoint) as client:
-        for path, status in (("/health", b"200"), ("/truth", b"200"), ("/v1/models", b"401"), ("/nothing", b"404")):
+        for path, status in (
+            ("/health", b"200"),
+            ("/truth", b"200"),
+            ("/v1/models", b"401"),
+            ("/nothing", b"404"),
+        ):
             client.sendall(f"GET {path} HTTP/1.1\r\n\r\n".encode())
             assert client.recv(65_536).startswith(b"HTTP/1.1 " + status), path
-        client.sendall(f"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer {endpoint.api_key}\r\n\r\n".encode())
+        client.sendall(
+            f"GET /v1/models HTTP/1.1\r\nAuthorization: Bearer {endpoint.api_key}\r\n\r\n".encode()
+        )
         assert b'"id": "null"' in client.recv(65_536)
         client.sendall(request(endpoint, 3).replace(endpoint.api_key.encode(), b"wrong"))
         assert client.recv(65_536).startswith(b"HTTP/1.1 401")
 
 
 def test_a_connection_is_kept_and_a_request_may_come_in_pieces_or_early(tmp_path: Path) -> None:
-    with running({"ttft": "2ms", "tpot": "1ms"}, tmp_path) as endpoint, connected(endpoint) as client:
+    with (
+        running({"ttft": "2ms", "tpot": "1ms"}, tmp_path) as endpoint,
+        connected(endpoint) as client,
+    ):
         one = request(endpoint, 3)
         for cut in (1, 30, len(one) - 1):
             client.sendall(one[:cut])
@@ -157,14 +183,21 @@ def test_a_connection_is_kept_and_a_request_may_come_in_pieces_or_early(tmp_path
 @in_one_of_five_tries
 def test_all_streams_pause_when_told_to(tmp_path: Path) -> None:
     """Tokens are due each 10 ms from 20 ms on; from 55 ms to 255 ms nothing leaves, then what was due does at once."""
-    args: dict[str, Argument] = {"ttft": "20ms", "tpot": "10ms", "stall_at": "55ms", "stall_for": "200ms"}
+    args: dict[str, Argument] = {
+        "ttft": "20ms",
+        "tpot": "10ms",
+        "stall_at": "55ms",
+        "stall_for": "200ms",
+    }
     with running(args, tmp_path) as endpoint:
         rows = run(endpoint, 3, 30).requests.to_pylist()
         told = truth(endpoint)
     for row in rows:
         since = [at - row["sent_s"] for at in row["chunk_s"]]
         gaps = [later - earlier for earlier, later in itertools.pairwise(since)]
-        assert max(gaps) == pytest.approx(0.205, abs=0.015)  # from the token at 50 ms to the end of the pause
+        assert max(gaps) == pytest.approx(
+            0.205, abs=0.015
+        )  # from the token at 50 ms to the end of the pause
         assert since[-1] == pytest.approx(0.020 + 29 * 0.010, abs=0.015)
         assert sum(1 for gap in gaps if gap < 0.002) >= 15  # those that had piled up
     assert told["late_p99_s"] < 0.1  # the pause is part of the schedule
@@ -178,7 +211,9 @@ def test_a_server_of_known_capacity_serves_first_come_first(tmp_path: Path) -> N
         told = truth(endpoint)
     ends = sorted(row["last_token_s"] for row in result.requests.to_pylist())
     assert ends == pytest.approx([0.05, 0.05, 0.10, 0.10, 0.15, 0.15], abs=0.02)
-    assert told["ttft_p99_s"] == pytest.approx(0.11, abs=0.02)  # from the request, with its time in the line
+    assert told["ttft_p99_s"] == pytest.approx(
+        0.11, abs=0.02
+    )  # from the request, with its time in the line
 
 
 @in_one_of_five_tries

@@ -22,13 +22,18 @@ def test_text_and_mapping_mean_the_same() -> None:
     parsed = objectives("ttft_p99=200ms, tpot_p99=20ms")
     assert parsed == objectives({"ttft_p99": "200ms", "tpot_p99": 0.02})
     assert [(one.name, one.limit) for one in parsed] == [("ttft_p99", 0.2), ("tpot_p99", 0.02)]
-    assert objectives("ttft=1s,tpot_p99_s=20ms") == objectives({"ttft_mean": 1.0, "tpot_p99": "20ms"})
+    assert objectives("ttft=1s,tpot_p99_s=20ms") == objectives(
+        {"ttft_mean": 1.0, "tpot_p99": "20ms"}
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("speed=200ms", "one of ttft, tpot, latency, alone .* or with _ and one of p50, p90, p95, p99"),
+        (
+            "speed=200ms",
+            "one of ttft, tpot, latency, alone .* or with _ and one of p50, p90, p95, p99",
+        ),
         ("goodput=1s", "unknown objective 'goodput'"),
         ("ttft=1s,ttft_mean=2s", "ttft is given more than once"),
         ("ttft_p98=200ms", "unknown objective 'ttft_p98'"),
@@ -74,10 +79,13 @@ def test_a_queue_that_grows_fails_even_while_its_p99_holds() -> None:
 def test_noise_below_the_capacity_is_no_growth() -> None:
     lax = objectives("ttft_p99=10s")
     steady = [
-        judge_objectives(RequestSums.of(trial(0.97 * CAPACITY, noise=0.1, seed=seed), lax)) for seed in range(100)
+        judge_objectives(RequestSums.of(trial(0.97 * CAPACITY, noise=0.1, seed=seed), lax))
+        for seed in range(100)
     ]
     bursts = [
-        judge_objectives(RequestSums.of(poisson_trial(0.8 * CAPACITY, duration_s=20, seed=seed), lax))
+        judge_objectives(
+            RequestSums.of(poisson_trial(0.8 * CAPACITY, duration_s=20, seed=seed), lax)
+        )
         for seed in range(100)
     ]
     assert sum(result is not None and result.holds for result in steady) >= 97
@@ -91,12 +99,16 @@ def test_failed_requests_are_a_failure_of_the_promise() -> None:
     result = judge_objectives(RequestSums.of(broken, objectives("ttft_p99=10s")))
     assert result is not None
     assert result.why_not == f"1 of {table.num_rows} requests failed"
-    assert RequestSums.of(broken, objectives("ttft_p99=10s")).good_share == pytest.approx(1 - 1 / table.num_rows)
+    assert RequestSums.of(broken, objectives("ttft_p99=10s")).good_share == pytest.approx(
+        1 - 1 / table.num_rows
+    )
 
 
 def test_good_share_counts_requests_within_the_loosest_limit() -> None:
     table = trial(2 * CAPACITY, duration_s=2.0)  # waits grow evenly from 0 to 2 s
-    assert RequestSums.of(table, objectives("ttft_p50=0.5s,ttft_p99=1.0s")).good_share == pytest.approx(0.5, abs=0.05)
+    assert RequestSums.of(
+        table, objectives("ttft_p50=0.5s,ttft_p99=1.0s")
+    ).good_share == pytest.approx(0.5, abs=0.05)
     assert RequestSums.of(table, ()).good_share is None
     assert judge_objectives(RequestSums.of(table, ())) is None
 
@@ -122,6 +134,8 @@ def test_a_late_client_can_only_make_a_server_look_worse() -> None:
     assert objectives_hold(record(late, ObjectiveResult(holds=True)), ttft) is True
     assert objectives_hold(record(late, ObjectiveResult(holds=True)), tpot) is None
     assert objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.014)), ttft) is None
-    assert objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.016)), ttft) is False
+    assert (
+        objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.016)), ttft) is False
+    )
     assert objectives_hold(record(Outcome.OVERLOADED, ObjectiveResult(holds=True)), ttft) is False
     assert objectives_hold(record(Outcome.OK, ObjectiveResult(holds=True)), tpot) is True

@@ -30,9 +30,16 @@ CLAIMS = re.compile(r"\b(faster|slower|Use|use this|tied with|is tied|are tied|t
 
 @pytest.fixture(scope="module")
 def summary() -> StudySummary:
-    plan = make_plan(list(SPEEDS), [WORKLOAD], Measure.model_validate({"starts": 1, "trials": 5}), baseline="base")
+    plan = make_plan(
+        list(SPEEDS),
+        [WORKLOAD],
+        Measure.model_validate({"starts": 1, "trials": 5}),
+        baseline="base",
+    )
     trials = [
-        make_trial(point, 0, index, metrics=speed_metrics(WORKLOAD, SPEEDS[point.config.engine] * factor))
+        make_trial(
+            point, 0, index, metrics=speed_metrics(WORKLOAD, SPEEDS[point.config.engine] * factor)
+        )
         for point in plan.points
         for index, factor in enumerate(NOISE)
     ]
@@ -57,7 +64,11 @@ def answers(text: str) -> str:
 
 
 def test_page_and_terminal_show_means_and_claim_nothing(report: Document) -> None:
-    for text in (printed(report), markdown(report), re.sub(r"<script.*?</script>", "", html_page(report, ""))):
+    for text in (
+        printed(report),
+        markdown(report),
+        re.sub(r"<script.*?</script>", "", html_page(report, "")),
+    ):
         assert not CLAIMS.search(answers(text))
         assert f"{CHOSEN} " not in answers(text)
         assert "± 2.4" in text

@@ -27,7 +27,15 @@ from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import EngineEnvironmentError, ModelError, StudyFileError
-from tests.unit.test_transformers_engine import KEY, Decoder, ask, ask_together, body, connect, events
+from tests.unit.test_transformers_engine import (
+    KEY,
+    Decoder,
+    ask,
+    ask_together,
+    body,
+    connect,
+    events,
+)
 
 DATA = Path(__file__).parent / "data"
 WORKERS = Path(engine_module.__file__).parent / "workers"
@@ -59,7 +67,12 @@ LAUNCH = Launch(
 def test_the_command_line() -> None:
     command = command_line(LAUNCH, 8123)
     assert command[:3] == ["/env/bin/python", "-I", str(WORKERS / "openvino_server.py")]
-    assert command[3:] == ["--model=/variants/m", "--port=8123", "--context-tokens=192", "--concurrency=8"]
+    assert command[3:] == [
+        "--model=/variants/m",
+        "--port=8123",
+        "--context-tokens=192",
+        "--concurrency=8",
+    ]
     chosen = setup(dtype="float32", threads=2, **{"kv-cache-precision": "u8"})
     assert command_line(replace(LAUNCH, setup=chosen), 8123)[7:] == [
         "--dtype=float32", "--kv-cache-precision=u8", "--threads=2",
@@ -76,12 +89,18 @@ def test_the_command_line() -> None:
 def test_what_it_refuses() -> None:
     engine, base = OpenvinoEngine(), BUILT_IN_WORKLOADS["base"]
     assert engine.refuse(setup(), VARIANT, base) is None
-    assert engine.refuse(setup(), VARIANT.model_copy(update={"form": "openvino/dense"}), base) is None
+    assert (
+        engine.refuse(setup(), VARIANT.model_copy(update={"form": "openvino/dense"}), base) is None
+    )
     for form in ("dense", "gguf", "compressed-tensors/w8a8-int"):
         refused = engine.refuse(setup(), VARIANT.model_copy(update={"form": form}), base)
         assert "add the recipe openvino-bf16" in (refused or "")
-    assert "supports 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
-    with pytest.raises(StudyFileError, match="openvino has no argument thread; did you mean `threads`"):
+    assert "supports 8,192" in (
+        engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or ""
+    )
+    with pytest.raises(
+        StudyFileError, match="openvino has no argument thread; did you mean `threads`"
+    ):
         engine.refuse(setup(thread=2), VARIANT, base)
     with pytest.raises(StudyFileError, match="openvino's argument dtype"):
         engine.refuse(setup(dtype="int8"), VARIANT, base)
@@ -117,8 +136,14 @@ def failure_of(said: str, tmp_path: Path) -> tuple[Outcome, str]:
 @pytest.mark.parametrize(
     ("said", "outcome"),
     [
-        ("RuntimeError: Exception from src/x.cpp:1: Operation of type Foo(opset1) is not supported.", "unsupported"),
-        ("RuntimeError: Check 'false' failed at src/y.cpp:7: [CPU] Unsupported KV cache precision", "unsupported"),
+        (
+            "RuntimeError: Exception from src/x.cpp:1: Operation of type Foo(opset1) is not supported.",
+            "unsupported",
+        ),
+        (
+            "RuntimeError: Check 'false' failed at src/y.cpp:7: [CPU] Unsupported KV cache precision",
+            "unsupported",
+        ),
         ("MemoryError: std::bad_alloc", "oom"),
         ("RuntimeError: Can not open file openvino_model.xml", "crashed"),
     ],
@@ -163,8 +188,15 @@ class Pipeline:
 
     made: ClassVar[list["Pipeline"]] = []
 
-    def __init__(self, folder: str, scheduler: Any, device: str, properties: dict[str, Any]) -> None:
-        self.folder, self.scheduler, self.device, self.properties = folder, scheduler, device, properties
+    def __init__(
+        self, folder: str, scheduler: Any, device: str, properties: dict[str, Any]
+    ) -> None:
+        self.folder, self.scheduler, self.device, self.properties = (
+            folder,
+            scheduler,
+            device,
+            properties,
+        )
         self.handles: list[Handle] = []
         self.together: list[int] = []
         self.ends_after: int | None = None
@@ -190,11 +222,16 @@ class Pipeline:
             handle.made.append(token)
             handle.unread.append(token)
             stops = getattr(handle.config, "stop_token_ids", ())
-            if len(handle.made) == (self.ends_after or handle.config.max_new_tokens) or token in stops:
+            if (
+                len(handle.made) == (self.ends_after or handle.config.max_new_tokens)
+                or token in stops
+            ):
                 handle.status = "FINISHED"
 
     def get_metrics(self) -> Any:
-        return types.SimpleNamespace(kv_cache_size_in_bytes=self.scheduler.num_kv_blocks * 32 * 1000)
+        return types.SimpleNamespace(
+            kv_cache_size_in_bytes=self.scheduler.num_kv_blocks * 32 * 1000
+        )
 
 
 class TextTokenizer:
@@ -211,7 +248,13 @@ class TextTokenizer:
 def modules(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     """The worker's modules, with stand-ins for what only its environment has."""
     stand_ins: dict[str, dict[str, Any]] = {
-        "openvino": {"Tensor": np.asarray, "get_version": lambda: "2026.4", "Type": int, "Core": None, "opset13": None},
+        "openvino": {
+            "Tensor": np.asarray,
+            "get_version": lambda: "2026.4",
+            "Type": int,
+            "Core": None,
+            "opset13": None,
+        },
         "openvino_genai": {
             "ContinuousBatchingPipeline": Pipeline,
             "SchedulerConfig": lambda: types.SimpleNamespace(max_num_batched_tokens=256),
@@ -234,7 +277,11 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     server = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(server)
     model = sys.modules["openvino_model"]
-    chosen = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "u8", "INFERENCE_NUM_THREADS": "2"}
+    chosen = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": "u8",
+        "INFERENCE_NUM_THREADS": "2",
+    }
     monkeypatch.setattr(model, "resolved_openvino_properties", lambda _: chosen)
     return types.SimpleNamespace(server=server, model=model)
 
@@ -250,7 +297,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(modules: types.SimpleNamespace, folder: Path) -> Any:
     asked = argparse.Namespace(
-        model=folder, context_tokens=60, concurrency=4, dtype="bfloat16", threads=2, kv_cache_precision=None
+        model=folder,
+        context_tokens=60,
+        concurrency=4,
+        dtype="bfloat16",
+        threads=2,
+        kv_cache_precision=None,
     )
     return modules.model.OpenvinoModel(asked)
 
@@ -276,7 +328,9 @@ def port(modules: types.SimpleNamespace, model: Any) -> Iterator[int]:
     running.server_close()
 
 
-def test_the_pipeline_has_room_for_every_request_and_is_told_what_was_asked(pipeline: Pipeline, folder: Path) -> None:
+def test_the_pipeline_has_room_for_every_request_and_is_told_what_was_asked(
+    pipeline: Pipeline, folder: Path
+) -> None:
     assert (pipeline.folder, pipeline.device) == (str(folder), "CPU")
     assert pipeline.properties == {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 2}
     assert (pipeline.scheduler.max_num_seqs, pipeline.scheduler.num_kv_blocks) == (4, 12)
@@ -289,12 +343,19 @@ def test_every_token_is_an_event_and_usage_comes_last(port: int) -> None:
         status, data = ask(connection, body())
         assert status == 200
         *tokens, finish, usage = events(data)
-        assert [event["choices"][0]["token_ids"] for event in tokens] == [[500], [501], [502], [503]]
+        assert [event["choices"][0]["token_ids"] for event in tokens] == [
+            [500],
+            [501],
+            [502],
+            [503],
+        ]
         assert finish["choices"][0]["finish_reason"] == "length"
         assert usage["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
 
 
-def test_requests_are_computed_together_and_each_gets_its_own_length(port: int, pipeline: Pipeline) -> None:
+def test_requests_are_computed_together_and_each_gets_its_own_length(
+    port: int, pipeline: Pipeline
+) -> None:
     contents = [body(prompt=[n + 1] * (n + 1), max_tokens=10 * n + 10) for n in range(4)]
     answers = ask_together(port, contents, batch=1)
     assert [answer[-1]["usage"]["completion_tokens"] for answer in answers] == [10, 20, 30, 40]
@@ -307,7 +368,10 @@ def test_requests_are_computed_together_and_each_gets_its_own_length(port: int, 
 def test_an_end_token_does_not_end_a_stream_but_a_whole_answer(port: int, model: Any) -> None:
     model._eos = [501]
     assert events(ask(connect(port), body())[1])[-1]["usage"]["completion_tokens"] == 4
-    for ignore, tokens, reason in ((False, [500, 501], "stop"), (True, [500, 501, 502, 503], "length")):
+    for ignore, tokens, reason in (
+        (False, [500, 501], "stop"),
+        (True, [500, 501, 502, 503], "length"),
+    ):
         _, data = ask(connect(port), body(stream=False, ignore_eos=ignore))
         (choice,) = json.loads(data)["choices"]
         assert (choice["token_ids"], choice["finish_reason"]) == (tokens, reason)
@@ -323,7 +387,10 @@ def test_a_stop_text_ends_a_whole_answer(port: int) -> None:
 class Scorer:
     """Gives token t + 1 the largest logit after token t."""
 
-    inputs = tuple(types.SimpleNamespace(get_any_name=lambda name=name: name) for name in ("input_ids", "beam_idx"))
+    inputs = tuple(
+        types.SimpleNamespace(get_any_name=lambda name=name: name)
+        for name in ("input_ids", "beam_idx")
+    )
 
     def create_infer_request(self) -> "Scorer":
         return self
@@ -338,13 +405,18 @@ class Scorer:
 
 def test_a_text_is_scored_with_the_likeliest_tokens_and_its_own(port: int, model: Any) -> None:
     model._scorer = Scorer()
-    _, data = ask(connect(port), body(stream=False, prompt=[1, 2, 9], max_tokens=1, prompt_logprobs=1))
+    _, data = ask(
+        connect(port), body(stream=False, prompt=[1, 2, 9], max_tokens=1, prompt_logprobs=1)
+    )
     (choice,) = json.loads(data)["choices"]
     likely, other = (float(value) for value in np.array([3, 0]) - np.log(9 + np.exp(3)))
     first, second, third = choice["prompt_logprobs"]
     assert first is None
     assert second == {"2": {"logprob": pytest.approx(likely)}}
-    assert third == {"3": {"logprob": pytest.approx(likely)}, "9": {"logprob": pytest.approx(other)}}
+    assert third == {
+        "3": {"logprob": pytest.approx(likely)},
+        "9": {"logprob": pytest.approx(other)},
+    }
     assert choice["token_ids"] == [0]
 
 
@@ -354,15 +426,25 @@ def test_the_key_is_asked_for_and_a_request_that_it_cannot_serve_is_refused(port
     assert (status, "context of 64" in data.decode()) == (400, True)
 
 
-def test_a_client_that_goes_away_ends_its_request_and_no_other(port: int, pipeline: Pipeline) -> None:
+def test_a_client_that_goes_away_ends_its_request_and_no_other(
+    port: int, pipeline: Pipeline
+) -> None:
     leaving = connect(port)
     leaving.request(
-        "POST", "/v1/completions", json.dumps(body(prompt=[7], max_tokens=60)), {"Authorization": f"Bearer {KEY}"}
+        "POST",
+        "/v1/completions",
+        json.dumps(body(prompt=[7], max_tokens=60)),
+        {"Authorization": f"Bearer {KEY}"},
     )
     leaving.getresponse()
     leaving.close()
-    assert events(ask(connect(port), body(max_tokens=40))[1])[-1]["usage"]["completion_tokens"] == 40
-    assert next(handle for handle in pipeline.handles if handle.prompt == [7]).status in ("CANCEL", "FINISHED")
+    assert (
+        events(ask(connect(port), body(max_tokens=40))[1])[-1]["usage"]["completion_tokens"] == 40
+    )
+    assert next(handle for handle in pipeline.handles if handle.prompt == [7]).status in (
+        "CANCEL",
+        "FINISHED",
+    )
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("it broke")])
@@ -397,6 +479,10 @@ def test_an_error_or_an_early_end_is_told_and_ends_the_process(
 def test_its_facts_are_read_from_its_line(model: Any) -> None:
     facts = read_openvino_facts(f"a warning\nbitbench-facts: {json.dumps(model.facts())}\n")
     assert (facts.engine_version, facts.prefix_caching) == ("2026.4.1.0", False)
-    assert (facts.kv_cache_tokens, facts.kv_bytes_per_token, facts.kv_cache_bytes) == (384, 1000, 384_000)
+    assert (facts.kv_cache_tokens, facts.kv_bytes_per_token, facts.kv_cache_bytes) == (
+        384,
+        1000,
+        384_000,
+    )
     assert "computes in f32, KV cache u8" in facts.notes[0]
     assert read_openvino_facts("nothing yet").engine_version is None

@@ -24,7 +24,10 @@ PLAN = make_plan(["engine"], [BUILT_IN_WORKLOADS["interactive"]], objectives=(OB
 
 def trials(*outcomes: Outcome) -> list[TrialRecord]:
     met = ObjectiveResult(holds=True)
-    return [make_trial(PLAN.points[0], 0, i, outcome=outcome, objectives=met) for i, outcome in enumerate(outcomes)]
+    return [
+        make_trial(PLAN.points[0], 0, i, outcome=outcome, objectives=met)
+        for i, outcome in enumerate(outcomes)
+    ]
 
 
 def test_rejected_trials_are_counted_once_with_what_to_do() -> None:
@@ -58,6 +61,10 @@ def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture
 
     said = f"exit code 2: {ExitCode.INCONCLUSIVE.meaning}"
     assert shown(Format.TEXT).split("\n") == ["", "Use this.", ""]
-    assert shown(Format.TEXT, draw=render_whole_in_terminal).split("\n") == ["Title", "Use this.", ""]
+    assert shown(Format.TEXT, draw=render_whole_in_terminal).split("\n") == [
+        "Title",
+        "Use this.",
+        "",
+    ]
     assert " ".join(shown(Format.TEXT, says_exit_code=True).split()) == f"Use this. {said}"
     assert shown(Format.MARKDOWN, says_exit_code=True) == markdown(document)

@@ -41,7 +41,9 @@ def virtual_environment(folder: Path, *packages: str) -> Path:
 
 
 def test_names_say_the_folder_of_an_environment() -> None:
-    assert names("  - {engine: vllm, python: /opt/old}\n  - {engine: vllm, python: /opt/new/bin/python3}\n") == [
+    assert names(
+        "  - {engine: vllm, python: /opt/old}\n  - {engine: vllm, python: /opt/new/bin/python3}\n"
+    ) == [
         "vllm old",
         "vllm new",
     ]
@@ -52,8 +54,14 @@ def test_names_say_the_folder_of_an_environment() -> None:
     ("engine", "message"),
     [
         ("{engine: vllm, python: venv}", "venv is relative; give the full path"),
-        ("{engine: llamacpp, python: /opt/old}", "llamacpp is not a package of a Python environment; remove `python`"),
-        ("{engine: 'null', python: /opt/old}", "null is not a package of a Python environment; remove `python`"),
+        (
+            "{engine: llamacpp, python: /opt/old}",
+            "llamacpp is not a package of a Python environment; remove `python`",
+        ),
+        (
+            "{engine: 'null', python: /opt/old}",
+            "null is not a package of a Python environment; remove `python`",
+        ),
     ],
 )
 def test_a_mistake_is_told_with_what_to_write(tmp_path: Path, engine: str, message: str) -> None:
@@ -69,7 +77,10 @@ def test_what_is_missing_is_named_with_the_command_that_creates_it(tmp_path: Pat
         f"  - {{engine: transformers, python: {here}/bin/python}}\n",
     )
     assert "bitbench env create transformers" in told
-    assert f"python3 -m venv {tmp_path}/gone && {tmp_path}/gone/bin/python -m pip install transformers" in told
+    assert (
+        f"python3 -m venv {tmp_path}/gone && {tmp_path}/gone/bin/python -m pip install transformers"
+        in told
+    )
     assert f"&& {here}/bin/python -m pip install transformers" in told
 
 
@@ -83,7 +94,10 @@ def test_an_environment_of_somebody_else_is_ready_where_it_has_the_engine(tmp_pa
         == environment_python(f"{place}/bin/python", tmp_path)
         == place / "bin/python"
     )
-    assert versions(f"{place}/bin/python", tmp_path) == {"torch": "2.13.0+cpu", "transformers": "5.9.0"}
+    assert versions(f"{place}/bin/python", tmp_path) == {
+        "torch": "2.13.0+cpu",
+        "transformers": "5.9.0",
+    }
 
 
 def test_an_environment_of_another_device_is_named(tmp_path: Path) -> None:
@@ -93,7 +107,9 @@ def test_an_environment_of_another_device_is_named(tmp_path: Path) -> None:
     (folder / "bitbench-environment.json").write_text(json.dumps(manifest))
     (tmp_path / "s.yaml").write_text(study("  - transformers\n"))
     ready = plan_study_with_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
-    assert "was created for cuda, and engines here run on cpu" in (ready.environments[folder.name] or "")
+    assert "was created for cuda, and engines here run on cpu" in (
+        ready.environments[folder.name] or ""
+    )
 
 
 def test_what_the_pinned_version_refuses_is_tried_in_another_environment(tmp_path: Path) -> None:
@@ -102,6 +118,8 @@ def test_what_the_pinned_version_refuses_is_tried_in_another_environment(tmp_pat
     )
     (tmp_path / "s.yaml").write_text(text)
     home, source = tmp_path / "home", StudySource.of(tmp_path / "s.yaml")
-    plan = plan_study_source(source, VariantStore(home, tmp_path), Workplace(home), Capability(10, 0))
+    plan = plan_study_source(
+        source, VariantStore(home, tmp_path), Workplace(home), Capability(10, 0)
+    )
     assert [refusal.point.config.engine for refusal in plan.refusals] == ["vllm"]
     assert [expectation.config.engine for expectation in plan.expectations] == ["vllm old"]

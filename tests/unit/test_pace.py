@@ -38,7 +38,9 @@ def run_block(study: PaperStudy, block: int, second: int, *, took_s: float) -> i
     for member in group.members:
         study.measure(make_instance(member.config, block, started_at=at(second), ready_s=1.0))
     index = 0
-    while wanted := [point for point in study.plan.points if study.progress.wants_trial(point, block)]:
+    while wanted := [
+        point for point in study.plan.points if study.progress.wants_trial(point, block)
+    ]:
         for point in wanted:
             study.measure(trial(point, block, index, second, took_s))
             second += int(took_s)
@@ -96,7 +98,12 @@ def test_a_start_for_quality_alone_after_all_blocks_is_in_none_of_them() -> None
     plan = made.plan
     second = run_block(made, 0, 0, took_s=30.0)
     second = run_block(made, 1, second, took_s=30.0)
-    trials = [one for point in plan.points for block in (0, 1) for one in made.progress.trials_of(point, block)]
+    trials = [
+        one
+        for point in plan.points
+        for block in (0, 1)
+        for one in made.progress.trials_of(point, block)
+    ]
     before = block_ends(trials, [])
     assert before[0] < before[1]
     late = make_instance(plan.configs[0], 0, started_at=at(second), ready_s=10.0)
@@ -132,7 +139,9 @@ def test_a_trial_that_never_ran_says_nothing_of_how_long_trials_take() -> None:
 
 def test_what_is_measured_again_of_an_earlier_block_is_beside_the_budget() -> None:
     plan = planned(budget="10m").plan
-    trials = [trial(point, block, 0, 100 * block, 50.0) for block in range(3) for point in plan.points[:1]]
+    trials = [
+        trial(point, block, 0, 100 * block, 50.0) for block in range(3) for point in plan.points[:1]
+    ]
     before = block_ends(trials, [])
     again = [trial(plan.points[1], block, 0, 1000 + 100 * block, 50.0) for block in range(2)]
     assert block_ends([*trials, *again], []) == before
@@ -146,7 +155,11 @@ def test_a_fixed_number_of_starts_is_kept() -> None:
     for block in range(3):
         second = run_block(study, block, second, took_s=1.0)
     assert study.next_group() is None
-    assert {len(study.progress.trials_of(point, block)) for point in study.plan.points for block in range(3)} == {2}
+    assert {
+        len(study.progress.trials_of(point, block))
+        for point in study.plan.points
+        for block in range(3)
+    } == {2}
 
 
 def test_configs_that_do_not_fit_together_run_one_after_the_other() -> None:
@@ -166,7 +179,9 @@ def test_trials_of_the_first_block_may_only_shorten_it() -> None:
     asked = [study.rounds(0)]
     for place, point in enumerate(study.plan.points):
         second = 60 * place
-        study.measure(make_instance(point.config, 0, started_at=at(second), ready_s=1.0 + 4.0 * place))
+        study.measure(
+            make_instance(point.config, 0, started_at=at(second), ready_s=1.0 + 4.0 * place)
+        )
         study.measure(trial(point, 0, 9, second + 12, 20.0).model_copy(update={"kind": "warmup"}))
         took = ((9.0, 0.2, 1.7), (0.1, 0.1, 0.1), (3.0, 6.0, 0.2))[place]
         for index in range(3):
@@ -263,9 +278,16 @@ def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_bud
             if made.progress.accepts_trial(given_up, block):
                 made.measure(late.model_copy(update={"outcome": Outcome.CLIENT_BOUND}))
                 second += 1
-        second = run_block(made, block, second, took_s=4.0) if made.next_group() is not None else second
+        second = (
+            run_block(made, block, second, took_s=4.0) if made.next_group() is not None else second
+        )
         block += 1
-    records = [one for point in made.plan.points for number in range(block) for one in _trials(made, point, number)]
+    records = [
+        one
+        for point in made.plan.points
+        for number in range(block)
+        for one in _trials(made, point, number)
+    ]
     assert not any(one.counts for one in records if one.point == given_up)
     before = block_ends(records, [])
     again = PaperStudy(made.plan, tasks=made.tasks, repeatable=repeatable_rejections(records))
@@ -276,7 +298,12 @@ def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_bud
         second = run_block(again, group.block, second + 100, took_s=4.0)
     assert blocks[:2] == [0, 1]
     assert blocks == sorted(set(blocks))
-    records = [one for point in made.plan.points for number in range(64) for one in _trials(again, point, number)]
+    records = [
+        one
+        for point in made.plan.points
+        for number in range(64)
+        for one in _trials(again, point, number)
+    ]
     after = block_ends(records, [])
     complete = range(max(before))  # the newest block is still under way
     assert [after[number] for number in complete] == [before[number] for number in complete]

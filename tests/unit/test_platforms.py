@@ -72,7 +72,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_commands_that_read_need_no_linux(place: Path, command: str) -> None:
-    words = [word.strip("'") for word in command.split(maxsplit=2)] if "query" in command else command.split()
+    words = (
+        [word.strip("'") for word in command.split(maxsplit=2)]
+        if "query" in command
+        else command.split()
+    )
     done = elsewhere(place, *words)
     assert done.returncode == ExitCode.DONE, done.stderr
 
@@ -86,11 +90,15 @@ def test_commands_that_read_need_no_linux(place: Path, command: str) -> None:
         "env create transformers",
     ],
 )
-def test_commands_that_measure_say_in_a_sentence_that_they_need_linux(place: Path, command: str) -> None:
+def test_commands_that_measure_say_in_a_sentence_that_they_need_linux(
+    place: Path, command: str
+) -> None:
     files = set(place.iterdir())
     done = elsewhere(place, *command.split())
     assert done.returncode == ExitCode.UNAVAILABLE, done.stderr
-    assert done.stderr.startswith("error: bitbench measures on Linux only, and this is macOS; here it reads,")
+    assert done.stderr.startswith(
+        "error: bitbench measures on Linux only, and this is macOS; here it reads,"
+    )
     assert len(done.stderr.splitlines()) == 1
     assert set(place.iterdir()) == files
 

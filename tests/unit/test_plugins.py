@@ -24,7 +24,9 @@ class Package:
         self._folder = folder
         self._metadata = folder / "some_engine-1.2.dist-info"
         self._metadata.mkdir()
-        (self._metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: some-engine\nVersion: 1.2\n")
+        (self._metadata / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: some-engine\nVersion: 1.2\n"
+        )
 
     def offer(self, group: str, line: str) -> None:
         (self._metadata / "entry_points.txt").write_text(f"[{group}]\n{line}\n")
@@ -58,7 +60,9 @@ def test_commands_that_look_at_all_engines_go_on_with_one_warning(
 
 
 @pytest.mark.usefixtures("package")
-def test_only_a_study_that_names_the_engine_is_stopped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_only_a_study_that_names_the_engine_is_stopped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(STUDY.format(engine="null"))
     assert bitbench(capsys, "plan", str(study)).err == ""
@@ -74,11 +78,16 @@ def test_only_a_study_that_names_the_engine_is_stopped(capsys: pytest.CaptureFix
     ("module", "cause"),
     [
         ("raise RuntimeError('no driver\\nlong story')", "RuntimeError: no driver;"),
-        ("class Engine:\n    def __init__(self):\n        raise OSError('no file')", "OSError: no file;"),
+        (
+            "class Engine:\n    def __init__(self):\n        raise OSError('no file')",
+            "OSError: no file;",
+        ),
         ("Other = 1", "has no attribute 'Engine';"),
     ],
 )
-def test_whatever_goes_wrong_is_told_in_a_sentence(package: Package, module: str, cause: str) -> None:
+def test_whatever_goes_wrong_is_told_in_a_sentence(
+    package: Package, module: str, cause: str
+) -> None:
     package.write_module(module)
     with pytest.warns(PluginWarning, match=cause):
         loaded = registry.engines()

@@ -24,7 +24,9 @@ HOLD = "import time; held = bytearray({mib} * 2**20); print('ready', flush=True)
 
 
 def holding(mib: int) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", HOLD.format(mib=mib)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD.format(mib=mib)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     process.stdout.readline()
     return process
@@ -64,7 +66,9 @@ time.sleep(60)
 @pytest.fixture
 def family() -> Iterator[int]:
     """Three processes that share 200 MiB (and a fourth, a child's child)."""
-    process = subprocess.Popen([sys.executable, "-c", SHARE], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHARE], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     process.stdout.readline()
     assert wait_for(lambda: len(psutil.Process(process.pid).children(recursive=True)) == 3)
@@ -104,7 +108,10 @@ def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:
         second[child] = 3 * MIB
         memory = watch.read()
         assert (memory.device_bytes, memory.device_peak_bytes) == (8 * MIB, 105 * MIB)
-        for untold in (None, 0):  # the driver does not tell; zero is no size of a process that computes
+        for untold in (
+            None,
+            0,
+        ):  # the driver does not tell; zero is no size of a process that computes
             second[family] = untold
             assert watch.read().device_bytes is None
         library.is_lost = True

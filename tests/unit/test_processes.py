@@ -88,7 +88,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
 
     def start_python(code: str, *arguments: str) -> ServerProcess:
         process = launch_logged_process(
-            [sys.executable, "-c", code, *arguments], env=engine_child_variables({}), log_file=tmp_path / "engine.log"
+            [sys.executable, "-c", code, *arguments],
+            env=engine_child_variables({}),
+            log_file=tmp_path / "engine.log",
         )
         started.append(process)
         return process
@@ -105,7 +107,9 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_stop_ends_the_whole_tree_and_can_be_called_twice(start: Callable[..., ServerProcess], folder: Path) -> None:
+def test_stop_ends_the_whole_tree_and_can_be_called_twice(
+    start: Callable[..., ServerProcess], folder: Path
+) -> None:
     process = start(TREE, str(folder), "polite", "lives")
     pids = pids_in(folder)
     assert process.pid == pids[0]
@@ -116,7 +120,9 @@ def test_stop_ends_the_whole_tree_and_can_be_called_twice(start: Callable[..., S
     assert process.exit_code() == -signal.SIGTERM
 
 
-def test_a_tree_that_ignores_sigterm_is_killed(start: Callable[..., ServerProcess], folder: Path) -> None:
+def test_a_tree_that_ignores_sigterm_is_killed(
+    start: Callable[..., ServerProcess], folder: Path
+) -> None:
     process = start(TREE, str(folder), "stubborn", "lives")
     pids = pids_in(folder)
     process.stop()
@@ -135,8 +141,12 @@ def test_what_lingers_after_the_root_is_ended_and_the_exit_code_passed_on(
     assert all_gone(pids)
 
 
-@pytest.mark.parametrize("forked_helper", [False, True], ids=["alone", "with a forked helper that holds the socket"])
-def test_nothing_is_left_after_kill_9_of_the_parent(tmp_path: Path, folder: Path, forked_helper: bool) -> None:
+@pytest.mark.parametrize(
+    "forked_helper", [False, True], ids=["alone", "with a forked helper that holds the socket"]
+)
+def test_nothing_is_left_after_kill_9_of_the_parent(
+    tmp_path: Path, folder: Path, forked_helper: bool
+) -> None:
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
@@ -171,7 +181,9 @@ def test_a_kill_of_the_engine_is_seen_as_that_signal(start: Callable[..., Server
 
 def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path: Path) -> None:
     process = launch_logged_process(
-        [str(tmp_path / "missing")], env=engine_child_variables({}), log_file=tmp_path / "engine.log"
+        [str(tmp_path / "missing")],
+        env=engine_child_variables({}),
+        log_file=tmp_path / "engine.log",
     )
     assert wait_for(lambda: process.exit_code() is not None)
     assert process.exit_code() == 127
@@ -243,7 +255,9 @@ def stranger() -> Iterator[int]:
         server.shutdown()
 
 
-def test_an_answer_from_a_stranger_is_not_ready(start: Callable[..., ServerProcess], stranger: int) -> None:
+def test_an_answer_from_a_stranger_is_not_ready(
+    start: Callable[..., ServerProcess], stranger: int
+) -> None:
     process = start("import time; time.sleep(600)")
     with pytest.raises(PortTaken) as taken:
         wait_until_listening(process, f"http://127.0.0.1:{stranger}/health", timeout_s=60)
@@ -262,7 +276,10 @@ time.sleep(600)
 
 @pytest.mark.parametrize(
     ("theirs", "refused"),
-    [("127.0.0.1", True), ("0.0.0.0", False)],  # the kernel prefers who listens on the address itself
+    [
+        ("127.0.0.1", True),
+        ("0.0.0.0", False),
+    ],  # the kernel prefers who listens on the address itself
 )
 def test_a_stranger_who_shares_the_port_is_seen(
     start: Callable[..., ServerProcess], theirs: str, refused: bool
@@ -287,7 +304,9 @@ def parent_of(pid: int) -> int:
 
 
 @pytest.mark.alone
-def test_nothing_is_left_after_kill_9_of_the_guardian(start: Callable[..., ServerProcess], folder: Path) -> None:
+def test_nothing_is_left_after_kill_9_of_the_guardian(
+    start: Callable[..., ServerProcess], folder: Path
+) -> None:
     process = start(TREE, str(folder), "stubborn", "lives")
     pids = pids_in(folder)
     guardian = parent_of(process.pid)
@@ -298,7 +317,9 @@ def test_nothing_is_left_after_kill_9_of_the_guardian(start: Callable[..., Serve
     assert all_gone([*pids, guardian])
 
 
-def test_the_next_command_ends_what_bitbench_and_the_guardian_left(tmp_path: Path, folder: Path) -> None:
+def test_the_next_command_ends_what_bitbench_and_the_guardian_left(
+    tmp_path: Path, folder: Path
+) -> None:
     code = PARENT.format(tree=TREE, folder=str(folder), log=str(tmp_path / "engine.log"))
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -323,15 +344,17 @@ def test_the_tail_of_a_long_log(start: Callable[..., ServerProcess]) -> None:
 
 def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    script = (
-        "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
+    script = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
+    process = launch_logged_process(
+        [sys.executable, "-c", script], env=engine_child_variables({}), log_file=log
     )
-    process = launch_logged_process([sys.executable, "-c", script], env=engine_child_variables({}), log_file=log)
     try:
         assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
         (child,) = psutil.Process(process.pid).children()
         process.freeze()
-        assert wait_for(lambda: child.status() == psutil.STATUS_STOPPED)  # the signal waits where its core is stalled
+        assert wait_for(
+            lambda: child.status() == psutil.STATUS_STOPPED
+        )  # the signal waits where its core is stalled
         before = child.cpu_times().user
         time.sleep(0.2)
         assert child.cpu_times().user == before

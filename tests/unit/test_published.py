@@ -45,9 +45,15 @@ def test_a_published_model_is_found_by_its_repository() -> None:
     assert known_model_shape("Qwen/Qwen3-4B-Base") is None
 
 
-def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloaded(tmp_path: Path) -> None:
+def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloaded(
+    tmp_path: Path,
+) -> None:
     found = library.look_up_model("Qwen/Qwen3-4B@main", tmp_path)
-    assert (found.name, found.path, found.facts.parameters) == ("Qwen3-4B", None, PUBLISHED_PARAMETERS["qwen3-4b"])
+    assert (found.name, found.path, found.facts.parameters) == (
+        "Qwen3-4B",
+        None,
+        PUBLISHED_PARAMETERS["qwen3-4b"],
+    )
     assert not found.facts.random_weights
     with pytest.raises(ModelError, match="bitbench model get Qwen/Unheard-Of"):
         library.look_up_model("Qwen/Unheard-Of", tmp_path)
@@ -61,7 +67,9 @@ def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloade
         ("Qwen/Qwen3-8B-FP8", "w8a8-fp8-b128x128"),
     ],
 )
-def test_a_published_checkpoint_is_what_its_name_promises(tmp_path: Path, reference: str, label: str) -> None:
+def test_a_published_checkpoint_is_what_its_name_promises(
+    tmp_path: Path, reference: str, label: str
+) -> None:
     found = library.look_up_model(reference, tmp_path)
     assert found.path is None
     assert found.quantization is not None
@@ -75,12 +83,18 @@ def test_a_name_that_promises_nothing_has_to_be_downloaded(tmp_path: Path) -> No
 
 
 def test_the_report_says_that_weights_are_random() -> None:
-    untrained = Variant(name="shape-x/bf16", model="shape:x", recipe="bf16", facts=ModelFacts(random_weights=True))
+    untrained = Variant(
+        name="shape-x/bf16", model="shape:x", recipe="bf16", facts=ModelFacts(random_weights=True)
+    )
     trained = untrained.model_copy(update={"name": "y/bf16", "model": "y", "facts": ModelFacts()})
 
     def report(*variants: Variant) -> str:
-        plan = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"]]).model_copy(update={"variants": variants})
+        plan = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"]]).model_copy(
+            update={"variants": variants}
+        )
         return markdown(study_document(summarize(plan, [], []), make_lock(plan)))
 
-    assert "**Random weights:** bitbench filled `shape-x` with random numbers" in report(untrained, trained)
+    assert "**Random weights:** bitbench filled `shape-x` with random numbers" in report(
+        untrained, trained
+    )
     assert "Random weights" not in report(trained)

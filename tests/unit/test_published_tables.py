@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "published-tables.md"
-PARTS = re.findall(r"<!-- published: (\w+) of ([\w-]+) -->\n(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
+PARTS = re.findall(
+    r"<!-- published: (\w+) of ([\w-]+) -->\n(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL
+)
 
 
 def recompute(*arguments: Path) -> subprocess.CompletedProcess[str]:
@@ -20,8 +22,12 @@ def recompute(*arguments: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_page_is_what_the_records_give() -> None:
-    done = subprocess.run([sys.executable, ROOT / "scripts" / "published_tables", "--check"], check=False)
-    assert done.returncode == 0, "docs/published-tables.md is not what scripts/published_tables writes"
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "published_tables", "--check"], check=False
+    )
+    assert done.returncode == 0, (
+        "docs/published-tables.md is not what scripts/published_tables writes"
+    )
 
 
 def test_every_section_has_its_table_what_is_beside_it_and_its_record() -> None:
@@ -31,7 +37,9 @@ def test_every_section_has_its_table_what_is_beside_it_and_its_record() -> None:
     assert all(text.strip() for _, _, text in PARTS)
 
 
-@pytest.mark.parametrize(("part", "section", "text"), PARTS, ids=[f"{part}-{section}" for part, section, _ in PARTS])
+@pytest.mark.parametrize(
+    ("part", "section", "text"), PARTS, ids=[f"{part}-{section}" for part, section, _ in PARTS]
+)
 def test_a_table_fits_on_a_screen(part: str, section: str, text: str) -> None:
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         lines = block.splitlines()
@@ -53,9 +61,18 @@ CHANGED = {
         r"(\| *`interactive` .*\| )(\d)(\.\d\d× \[[^]]*\] \|)",
         "recipes-by-workload: .* vs\\. `bf16 @ vllm`, ratio",
     ),
-    "an end": (r"(`avx2`, kernels-skylake .* \[\d\.\d\d, )(\d)(\.\d\d\] \| .*)", "kernels-skylake: .*, ratio, high"),
-    "a mean": (r"(?s)(### Our lengths table.*?\| +)(\d+)(\.\d\d ± )", "speed-by-length: .*Speed.*, mean"),
-    "a deviation": (r"(193\.82 ± )(\d+)(\.87)", "recipes-by-workload: w8a8_sparse_smooth_gptq .*, sd"),
+    "an end": (
+        r"(`avx2`, kernels-skylake .* \[\d\.\d\d, )(\d)(\.\d\d\] \| .*)",
+        "kernels-skylake: .*, ratio, high",
+    ),
+    "a mean": (
+        r"(?s)(### Our lengths table.*?\| +)(\d+)(\.\d\d ± )",
+        "speed-by-length: .*Speed.*, mean",
+    ),
+    "a deviation": (
+        r"(193\.82 ± )(\d+)(\.87)",
+        "recipes-by-workload: w8a8_sparse_smooth_gptq .*, sd",
+    ),
 }
 
 
@@ -63,7 +80,9 @@ CHANGED = {
 def test_a_changed_figure_is_found(what: str, tmp_path: Path) -> None:
     pattern, named = CHANGED[what]
     text = PAGE.read_text()
-    changed = re.sub(pattern, lambda found: f"{found[1]}{int(found[2]) + 1}{found[3]}", text, count=1)
+    changed = re.sub(
+        pattern, lambda found: f"{found[1]}{int(found[2]) + 1}{found[3]}", text, count=1
+    )
     assert changed != text
     page = tmp_path / "page.md"
     page.write_text(changed)
@@ -80,7 +99,9 @@ def test_a_page_without_figures_is_not_a_success(tmp_path: Path) -> None:
 
 
 def test_the_readme_says_what_the_page_says() -> None:
-    said = re.search(r"Of the (\d+) pairs on all 7 workloads they tell (\d+) apart", PAGE.read_text())
+    said = re.search(
+        r"Of the (\d+) pairs on all 7 workloads they tell (\d+) apart", PAGE.read_text()
+    )
     assert said is not None
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"three runs of each variant tell {said[2]} of {said[1]} pairs apart" in readme

@@ -22,7 +22,14 @@ from bitbench.quality.material import cut_windows, read_corpus
 from bitbench.quality.measure import QualityJob, ask_answers, measure_quality_again, score_windows
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.records.folder import StudyFolder
-from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.records.quality import (
+    SCORE_COLUMNS,
+    Condition,
+    CorpusFacts,
+    Prompt,
+    QualityMaterial,
+    QualityRecord,
+)
 from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.running.group import run_group
@@ -42,7 +49,9 @@ from tests.unit.test_group import NoLoad, Silent
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 60, 4))
 MATERIAL = QualityMaterial(
-    facts=CorpusFacts(description="d", text_hash="t", windows_hash="w", windows=2, window_tokens=4, room=8),
+    facts=CorpusFacts(
+        description="d", text_hash="t", windows_hash="w", windows=2, window_tokens=4, room=8
+    ),
     windows=WINDOWS,
     prompts=(Prompt(text="Why?", tokens=(1, 2)),),
     end_tokens=(0,),
@@ -71,7 +80,9 @@ def test_the_default_corpus_is_the_same_each_time_and_not_what_recipes_were_fitt
 
 def test_files_that_a_user_names(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text")
-    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n\n{"text": "two\u2028lines"}\n', encoding="utf-8")
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": "one"}\n\n{"text": "two\u2028lines"}\n', encoding="utf-8"
+    )
     corpus = read_corpus(("a.txt", "b.jsonl"), tmp_path)
     assert corpus.parts == ("some text", "one\n\ntwo\u2028lines")
     assert "a.txt" in corpus.description
@@ -87,7 +98,9 @@ def test_files_that_a_user_names(tmp_path: Path) -> None:
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_a_corpus_that_cannot_be_used_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_corpus_that_cannot_be_used_is_named(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     (tmp_path / "c.jsonl").write_bytes(content)
     with pytest.raises(StudyFileError, match=message) as caught:
         read_corpus(("c.jsonl",), tmp_path)
@@ -107,7 +120,8 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
         (1, *range(509, 518)),
     )
     with pytest.raises(
-        QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed"
+        QualityError,
+        match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed",
     ):
         cut_windows(parts, 8, 10, [])
 
@@ -149,7 +163,11 @@ def test_answers_end_before_the_first_special_token(server: QualityServer) -> No
         ((200, b"[]"), Outcome.INVALID, "not a completion"),
         ((200, b'{"choices": []}'), Outcome.INVALID, "not a completion"),
         ((200, b"no"), Outcome.INVALID, "not JSON"),
-        ((200, json.dumps({"choices": [{"text": ""}]}).encode()), Outcome.UNSUPPORTED, "lacks `prompt_logprobs`"),
+        (
+            (200, json.dumps({"choices": [{"text": ""}]}).encode()),
+            Outcome.UNSUPPORTED,
+            "lacks `prompt_logprobs`",
+        ),
         (
             (200, json.dumps({"choices": [{"prompt_logprobs": [None, {}, {}, {}]}]}).encode()),
             Outcome.INVALID,
@@ -191,17 +209,30 @@ def planned(*recipes: str, engine: str = "transformers", **quality: object) -> P
     study = Study.model_validate(
         {"name": "s", "models": ["m"], "recipes": recipes, "engines": [engine], "quality": quality}
     )
-    engines = {"transformers": TransformersEngine(), "vllm": VllmEngine(), "llamacpp": LlamaCppEngine()}
+    engines = {
+        "transformers": TransformersEngine(),
+        "vllm": VllmEngine(),
+        "llamacpp": LlamaCppEngine(),
+    }
 
     def resolve(model: str, recipe: str) -> Variant:
-        return Variant(name=f"{model}/{recipe}", model=model, recipe=recipe, path=Path("/m"), form=forms[recipe])
+        return Variant(
+            name=f"{model}/{recipe}",
+            model=model,
+            recipe=recipe,
+            path=Path("/m"),
+            form=forms[recipe],
+        )
 
     return plan_study_points(study, engines, resolve, "cpu")
 
 
 def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     plan = planned("bf16", "w8a8-rtn", "gguf-q4_0")
-    assert [one.name for one in plan.quality] == ["m/bf16 @ transformers", "m/w8a8-rtn @ transformers"]
+    assert [one.name for one in plan.quality] == [
+        "m/bf16 @ transformers",
+        "m/w8a8-rtn @ transformers",
+    ]
     (refusal,) = plan.quality_refusals
     assert "not GGUF files" in refusal.reason
     assert plan.points == ()
@@ -209,7 +240,9 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     (setup,) = plan.study.engines
     assert planned_engine_loads(plan, setup) == (Load(1, 256 + 48),)
     assert planned_engine_loads(planned("bf16", window_tokens=4000), setup) == (Load(1, 4001),)
-    elsewhere = plan.model_copy(update={"quality": ()})  # the part of a plan that a machine of a fleet has
+    elsewhere = plan.model_copy(
+        update={"quality": ()}
+    )  # the part of a plan that a machine of a fleet has
     assert planned_engine_loads(elsewhere, setup) == ()  # and no point either
     asked = planned("bf16", tasks=({"name": "gsm8k", "concurrency": 8},))
     assert planned_engine_loads(asked, setup) == (Load(8, 2048),)
@@ -217,7 +250,10 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
     plan = planned("bf16", "gguf-bf16", "gguf-q4_0", engine="llamacpp")
-    assert [one.name for one in plan.quality] == ["m/gguf-bf16 @ llamacpp", "m/gguf-q4_0 @ llamacpp"]
+    assert [one.name for one in plan.quality] == [
+        "m/gguf-bf16 @ llamacpp",
+        "m/gguf-q4_0 @ llamacpp",
+    ]
     (refusal,) = plan.quality_refusals
     assert "add the recipe gguf-bf16" in refusal.reason
     for config in plan.quality:
@@ -276,7 +312,13 @@ def test_more_top_tokens_than_vllm_gives_are_asked_for_at_its_start() -> None:
 class Ready:
     """An engine and its instance in one, that is up at once."""
 
-    name, environment, needs_model, start_s, scoring = "transformers", None, True, 0.0, Scoring.PROMPT_LOGPROBS
+    name, environment, needs_model, start_s, scoring = (
+        "transformers",
+        None,
+        True,
+        0.0,
+        Scoring.PROMPT_LOGPROBS,
+    )
     pid = os.getpid()
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -314,27 +356,40 @@ def drafts(
     engines = {"transformers": Ready(server.endpoint)}
     context = RunContext(plan, engines, lambda _: tmp_path, NoLoad(), Silent(), quality=kits)  # type: ignore[arg-type]
     start = f"i{next(STARTS)}"
-    found = run_group(group, context, (study or PaperStudy(plan)).progress, lambda: (start, tmp_path / "log"))
+    found = run_group(
+        group, context, (study or PaperStudy(plan)).progress, lambda: (start, tmp_path / "log")
+    )
     return [draft for draft in found if isinstance(draft, QualityDraft)]
 
 
-def test_a_group_measures_quality_once_and_its_records_say_so(server: QualityServer, tmp_path: Path) -> None:
+def test_a_group_measures_quality_once_and_its_records_say_so(
+    server: QualityServer, tmp_path: Path
+) -> None:
     plan = planned("bf16", top_tokens=3, answer_tokens=5)
     study = PaperStudy(plan)
     group = study.next_group()
-    assert group == Group(block=0, members=(Member(config=plan.quality[0], workloads=()),), rounds=0)
+    assert group == Group(
+        block=0, members=(Member(config=plan.quality[0], workloads=()),), rounds=0
+    )
     (draft,) = drafts(plan, group, server, tmp_path)
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
         record = writer.append_quality(draft.record, draft.scores)
-    assert (record.id, record.outcome, record.tokens, len(record.answers)) == ("q0001", Outcome.OK, 6, 1)
+    assert (record.id, record.outcome, record.tokens, len(record.answers)) == (
+        "q0001",
+        Outcome.OK,
+        6,
+        1,
+    )
     assert folder.quality_records() == [record]
     assert folder.scores_of(record).num_rows == 6
     study.add([record])
     assert study.next_group() is None
 
 
-def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServer, tmp_path: Path) -> None:
+def test_quality_that_fails_is_a_record_and_tried_once_more(
+    server: QualityServer, tmp_path: Path
+) -> None:
     plan = planned("bf16")
     study, attempts = PaperStudy(plan), 0
     server.answers_with = (500, b"no")
@@ -366,9 +421,14 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
             duration_s=1.0,
             outcome=Outcome.OK,
         )
-        writer.append_quality(draft, pa.table({field.name: pa.nulls(1, field.type) for field in schema}, schema=schema))
+        writer.append_quality(
+            draft,
+            pa.table({field.name: pa.nulls(1, field.type) for field in schema}, schema=schema),
+        )
     assert folder.material("a/m") == MATERIAL
-    assert folder.material("b/m") is None  # another model, although its folder has the same last name
+    assert (
+        folder.material("b/m") is None
+    )  # another model, although its folder has the same last name
     assert folder.scores_of(folder.quality_records()[0]).num_rows == 1
 
 
@@ -376,13 +436,23 @@ def test_a_study_asks_for_speed_or_quality_or_both() -> None:
     base = {"name": "s", "models": ["m"], "engines": ["vllm"]}
     with pytest.raises(ValueError, match="it asks nothing"):
         Study.model_validate(base)
-    assert Study.model_validate({**base, "quality": {"corpus": "a.txt"}}).quality == Quality(corpus=("a.txt",))
+    assert Study.model_validate({**base, "quality": {"corpus": "a.txt"}}).quality == Quality(
+        corpus=("a.txt",)
+    )
 
 
-def test_a_task_that_cannot_run_is_a_failure_of_that_task(server: QualityServer, tmp_path: Path) -> None:
+def test_a_task_that_cannot_run_is_a_failure_of_that_task(
+    server: QualityServer, tmp_path: Path
+) -> None:
     """Our own interpreter has no lm-eval."""
     tools = TaskTools(Path(sys.executable), tmp_path, tmp_path, 64)
-    outcome = run_tasks(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(tasks=("capitals",)), tools, lambda _: None)
+    outcome = run_tasks(
+        server.endpoint,
+        Scoring.PROMPT_LOGPROBS,
+        Quality(tasks=("capitals",)),
+        tools,
+        lambda _: None,
+    )
     (failure,) = outcome.failures
     assert failure.task == "capitals"
     assert "No module named 'lm_eval'" in failure.cause
@@ -393,7 +463,9 @@ def test_a_study_of_quality_alone_starts_each_config_once() -> None:
     plan = planned("bf16", "w8a8-rtn")
     engines = {"transformers": TransformersEngine()}
     low_s, high_s = Estimator(plan, engines).range_s()
-    assert low_s == high_s == 2 * TransformersEngine.start_s  # nothing is known about the size of this model
+    assert (
+        low_s == high_s == 2 * TransformersEngine.start_s
+    )  # nothing is known about the size of this model
     estimator = Estimator(plan, engines)
     estimator.add(make_instance(plan.quality[0], 0, ready_s=None))
     assert estimator.remaining_s() == TransformersEngine.start_s
@@ -402,7 +474,9 @@ def test_a_study_of_quality_alone_starts_each_config_once() -> None:
 def test_quality_comes_on_top_of_a_budget() -> None:
     plan = planned("bf16", "w8a8-rtn")
     study = plan.study.model_copy(update={"measure": Measure(budget=600.0)})
-    estimator = Estimator(plan.model_copy(update={"study": study}), {"transformers": TransformersEngine()})
+    estimator = Estimator(
+        plan.model_copy(update={"study": study}), {"transformers": TransformersEngine()}
+    )
     assert estimator.quality_s == 2 * TransformersEngine.start_s
     assert estimator.range_s() == (estimator.quality_s, 600.0 + estimator.quality_s)
 
@@ -425,7 +499,9 @@ def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
     ]
 
 
-def test_a_second_start_scores_some_windows_again_once(server: QualityServer, tmp_path: Path) -> None:
+def test_a_second_start_scores_some_windows_again_once(
+    server: QualityServer, tmp_path: Path
+) -> None:
     asked = planned("bf16", top_tokens=3, answer_tokens=0)
     config, study = asked.quality[0], PaperStudy(asked)
     group = Group(block=0, members=(Member(config=config, workloads=()),), rounds=0)
@@ -447,7 +523,9 @@ def test_some_windows_keep_their_numbers(server: QualityServer) -> None:
     windows = tuple((number % 60, 5, 9) for number in range(20))
     facts = MATERIAL.facts.model_copy(update={"windows": 20})
     material = MATERIAL.model_copy(update={"windows": windows, "facts": facts})
-    job = QualityJob(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0)
+    job = QualityJob(
+        server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0
+    )
     again = measure_quality_again(job)
     assert sorted(set(again["window"].to_pylist())) == [0, 2, 5, 7, 10, 12, 15, 17]
     assert again["position"].to_pylist() == [1, 2] * 8

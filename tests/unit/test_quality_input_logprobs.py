@@ -41,7 +41,9 @@ def test_sglang_and_vllm_are_asked_differently_for_the_same_rows(
     asked = score_windows(asker, WINDOWS, 3, lambda _: None)
     assert [body["input_ids"] for body in server.asked] == [list(window) for window in WINDOWS]
     assert all(body["return_logprob"] and body["logprob_start_len"] == 0 for body in server.asked)
-    assert asked == score_windows(instance_asker(Scoring.PROMPT_LOGPROBS, connection), WINDOWS, 3, lambda _: None)
+    assert asked == score_windows(
+        instance_asker(Scoring.PROMPT_LOGPROBS, connection), WINDOWS, 3, lambda _: None
+    )
 
 
 def test_answers_are_those_of_a_completion(asker: Asker, server: QualityServer) -> None:
@@ -51,7 +53,9 @@ def test_answers_are_those_of_a_completion(asker: Asker, server: QualityServer) 
 
 
 def said(own: object, likeliest: object) -> bytes:
-    return json.dumps({"meta_info": {"input_token_logprobs": own, "input_top_logprobs": likeliest}}).encode()
+    return json.dumps(
+        {"meta_info": {"input_token_logprobs": own, "input_top_logprobs": likeliest}}
+    ).encode()
 
 
 def test_what_is_no_number_stays_in_the_rows(asker: Asker, server: QualityServer) -> None:
@@ -67,9 +71,17 @@ def test_what_is_no_number_stays_in_the_rows(asker: Asker, server: QualityServer
         ((400, b"too long"), Outcome.INVALID, "HTTP 400: too long"),
         ((200, b"{}"), Outcome.UNSUPPORTED, "lacks `input_token_logprobs`"),
         ((200, b'{"meta_info": 1}'), Outcome.UNSUPPORTED, "lacks `input_token_logprobs`"),
-        ((200, said([[None, 1, None]], [None])), Outcome.UNSUPPORTED, "lacks `input_token_logprobs`"),
+        (
+            (200, said([[None, 1, None]], [None])),
+            Outcome.UNSUPPORTED,
+            "lacks `input_token_logprobs`",
+        ),
         ((200, said([1, 2], [None, 3])), Outcome.INVALID, "not as expected"),
-        ((200, said([None, [-1.0, 8, None]], [None, None])), Outcome.INVALID, "lack the prompt's own tokens"),
+        (
+            (200, said([None, [-1.0, 8, None]], [None, None])),
+            Outcome.INVALID,
+            "lack the prompt's own tokens",
+        ),
     ],
 )
 def test_an_answer_that_is_none_becomes_an_outcome(

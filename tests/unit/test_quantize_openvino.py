@@ -33,7 +33,13 @@ class OVModelForCausalLM:
         (target / "openvino_model.xml").write_text(json.dumps(self.asked))
         (target / "openvino_model.bin").write_bytes(bytes(64))
 """
-PACKAGES = {"nncf": "3.4.0", "openvino": "2026.4.1", "optimum_intel": "2.2.0", "torch": "2.13", "transformers": "5.5"}
+PACKAGES = {
+    "nncf": "3.4.0",
+    "openvino": "2026.4.1",
+    "optimum_intel": "2.2.0",
+    "torch": "2.13",
+    "transformers": "5.5",
+}
 
 
 def work_on(recipe: str, tmp_path: Path, model: str = "small") -> Work:
@@ -44,7 +50,9 @@ def work_on(recipe: str, tmp_path: Path, model: str = "small") -> Work:
     for name, version in PACKAGES.items():
         metadata = site / f"{name}-{version}.dist-info" / "METADATA"
         metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n")
+        metadata.write_text(
+            f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+        )
     folder.mkdir()
     source.mkdir()
     (source / "tokenizer.json").write_text("{}")
@@ -81,7 +89,8 @@ def test_what_is_asked_of_optimum(
 
 def test_a_model_that_it_cannot_convert_is_told_in_its_words(tmp_path: Path) -> None:
     with pytest.raises(
-        QuantizeError, match="OpenVINO could not create openvino-int8: ValueError: Trying to export a foo"
+        QuantizeError,
+        match="OpenVINO could not create openvino-int8: ValueError: Trying to export a foo",
     ):
         compress(work_on("openvino-int8", tmp_path, model="broken"))
 

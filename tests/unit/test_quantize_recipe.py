@@ -30,12 +30,24 @@ def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
     recipe = catalog.find_recipe(name)
     assert (recipe.name, recipe.backend) == (name, Backend.LLMCOMPRESSOR)
     steps = [step.step for step in recipe.steps]
-    for word, step in {"smooth": "smoothquant", "sparse": "sparsegpt", "awq": "awq", "gptq": "gptq"}.items():
+    for word, step in {
+        "smooth": "smoothquant",
+        "sparse": "sparsegpt",
+        "awq": "awq",
+        "gptq": "gptq",
+    }.items():
         assert (step in steps) == (word in name.split("-"))
     assert recipe.needs_calibration == (steps != ["quantize"])
     assert recipe.scheme is not None
     bits = (recipe.scheme.weight_bits, recipe.scheme.activation_bits)
-    known = {"w8a8": (8, 8), "w8a16": (8, 16), "w4a16": (4, 16), "w3a16": (3, 16), "w2a16": (2, 16), "fp8": (8, 8)}
+    known = {
+        "w8a8": (8, 8),
+        "w8a16": (8, 16),
+        "w4a16": (4, 16),
+        "w3a16": (3, 16),
+        "w2a16": (2, 16),
+        "fp8": (8, 8),
+    }
     assert bits == known[name.partition("-")[0]]
     assert recipe.scheme.type == ("float" if name.startswith("fp8") else "int")
     assert recipe.scheme.group_size == (64 if name.startswith(("w4", "w3", "w2")) else None)
@@ -70,14 +82,25 @@ def test_a_recipe_with_a_preset_means_what_compressed_tensors_means(
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ("preset: NVFP4\n    weight_bits: 8", "preset: NVFP4 means weight_bits: 4; remove weight_bits"),
-        ("preset: MXFP8\n    symmetric: false", "preset: MXFP8 has no zero points; remove symmetric: false"),
+        (
+            "preset: NVFP4\n    weight_bits: 8",
+            "preset: NVFP4 means weight_bits: 4; remove weight_bits",
+        ),
+        (
+            "preset: MXFP8\n    symmetric: false",
+            "preset: MXFP8 has no zero points; remove symmetric: false",
+        ),
         ("weight_bits: 4\n    type: float", "or with a preset"),
-        ("weight_bits: 8\n    activation_bits: 4", "activation_bits: 4 goes with a preset, such as NVFP4"),
+        (
+            "weight_bits: 8\n    activation_bits: 4",
+            "activation_bits: 4 goes with a preset, such as NVFP4",
+        ),
         ("preset: NVFP8", "preset"),
     ],
 )
-def test_a_preset_that_is_contradicted_is_told_what_it_means(tmp_path: Path, fields: str, said: str) -> None:
+def test_a_preset_that_is_contradicted_is_told_what_it_means(
+    tmp_path: Path, fields: str, said: str
+) -> None:
     assert said in complaint(tmp_path, f"name: mine\nsteps:\n  - step: quantize\n    {fields}\n")
 
 
@@ -104,7 +127,9 @@ def test_a_gguf_recipe_is_named_for_its_type(name: str) -> None:
     assert recipe.scheme is None
 
 
-@pytest.mark.parametrize("options", ["{}", "{type: Q3_X}", "{type: q8_0}", "{type: Q8_0, threads: 2}"])
+@pytest.mark.parametrize(
+    "options", ["{}", "{type: Q3_X}", "{type: q8_0}", "{type: Q8_0, threads: 2}"]
+)
 def test_a_gguf_recipe_with_other_options_is_told_the_types(tmp_path: Path, options: str) -> None:
     said = complaint(tmp_path, f"name: mine\nbackend: gguf\noptions: {options}\n")
     assert "`options` of backend: gguf are {type: …}, one of BF16, F16, Q8_0, Q6_K" in said
@@ -129,7 +154,11 @@ def test_a_gguf_recipe_may_name_types_of_tensors(tmp_path: Path) -> None:
         ("ffn_down", "FFN", "reads no pattern with spaces, = or capital letters"),
         ("ffn_down", "(" * 3000 + ")" * 3000, "is not a regular expression"),
         ("Q8_0", "BF16", "`tensors` are for backend: gguf with a type that quantizes"),
-        ("backend: gguf\noptions: {type: Q8_0}", "backend: none", "`tensors` are for backend: gguf"),
+        (
+            "backend: gguf\noptions: {type: Q8_0}",
+            "backend: none",
+            "`tensors` are for backend: gguf",
+        ),
     ],
 )
 def test_wrong_types_of_tensors_are_told(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -161,12 +190,16 @@ def test_a_copy_with_a_change_is_read_relative_to_the_study(tmp_path: Path) -> N
 
 def test_the_source_of_the_text_counts_from_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RTN + "calibration: {source: text/a.txt}\n")
-    assert catalog.find_recipe("mine.yaml", tmp_path).calibration.source == tmp_path / "text" / "a.txt"
+    assert (
+        catalog.find_recipe("mine.yaml", tmp_path).calibration.source == tmp_path / "text" / "a.txt"
+    )
 
 
 def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Path) -> None:
     message = complaint(tmp_path, RTN + "    group_sise: 64\n")
-    assert message.startswith("r.yaml:5: steps[0].group_sise: unknown field; did you mean `group_size`?")
+    assert message.startswith(
+        "r.yaml:5: steps[0].group_sise: unknown field; did you mean `group_size`?"
+    )
     assert "activation_bits" in message
     assert "strength" not in message
 
@@ -174,25 +207,46 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        (RTN.replace("8\n", "5\n"), "r.yaml:4: steps[0].weight_bits: input should be 2, 3, 4 or 8, but it is 5"),
+        (
+            RTN.replace("8\n", "5\n"),
+            "r.yaml:4: steps[0].weight_bits: input should be 2, 3, 4 or 8, but it is 5",
+        ),
         (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of awq"),
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
             "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt",
         ),
-        ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize` or `gptq`"),
-        ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
+        (
+            "name: x\nsteps:\n  - step: awq\n",
+            "the last step, and no other, must be `quantize` or `gptq`",
+        ),
+        (
+            "name: x\nsteps:\n  - step: quantize\n",
+            "r.yaml:3: the field `weight_bits` is missing in `steps[0]`",
+        ),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),
-        (RTN + "options: {a: 1}\n", "`options` are for other backends; write fields into the steps"),
+        (
+            RTN + "options: {a: 1}\n",
+            "`options` are for other backends; write fields into the steps",
+        ),
         (
             RTN + "backend: magic\n",
             "backend: input should be 'none', 'llmcompressor', 'gguf', 'openvino' or 'engine', but it is 'magic'",
         ),
-        ("name: x\nbackend: openvino\n", "`options` of backend: openvino are {type: …}, one of bf16, int8, int4"),
+        (
+            "name: x\nbackend: openvino\n",
+            "`options` of backend: openvino are {type: …}, one of bf16, int8, int4",
+        ),
         ("name: x\nbackend: openvino\noptions: {type: int3}\n", "one of bf16, int8, int4"),
-        ("name: x\nbackend: openvino\noptions: {type: int8, group_size: 64}\n", "group_size goes with type: int4"),
-        ("name: x\nbackend: openvino\noptions: {type: int4}\n", "type: int4 needs `group_size: 64`"),
+        (
+            "name: x\nbackend: openvino\noptions: {type: int8, group_size: 64}\n",
+            "group_size goes with type: int4",
+        ),
+        (
+            "name: x\nbackend: openvino\noptions: {type: int4}\n",
+            "type: int4 needs `group_size: 64`",
+        ),
         (RTN.replace("mine", "w8a8-rtn"), "is a built-in recipe with other content"),
         ("- a\n", "a recipe is a mapping"),
     ],

@@ -24,7 +24,9 @@ DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
     text = CalibrationText("a text", ({"text": "hello"},))
-    return Work(tmp_path, catalog.find_recipe("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", 0)
+    return Work(
+        tmp_path, catalog.find_recipe("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", 0
+    )
 
 
 def play(work: Work, *lines: str, ending: str = "exit 0") -> None:
@@ -35,7 +37,11 @@ def play(work: Work, *lines: str, ending: str = "exit 0") -> None:
 
 def test_parts_become_progress(work: Work) -> None:
     parts = [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
-    play(work, *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts), DONE)
+    play(
+        work,
+        *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts),
+        DONE,
+    )
     seen: list[QuantizeProgress] = []
     facts = run_llmcompressor_backend(work, seen.append)
     assert facts.samples == 3
@@ -54,7 +60,11 @@ def test_parts_become_progress(work: Work) -> None:
             "exit 1",
             "could not create w8a8-smooth-gptq: ValueError: no",
         ),
-        ('{"event": "stage", "name": "x"}', "kill -9 $$", "signal 9, most often for lack of memory"),
+        (
+            '{"event": "stage", "name": "x"}',
+            "kill -9 $$",
+            "signal 9, most often for lack of memory",
+        ),
         ('{"event": "stage", "name": "x"}', "exit 3", "ended with 3"),
         ('{"event": "stage", "name": "x"}', "exit 0", "ended with 0"),
     ],
@@ -114,5 +124,9 @@ def test_other_schemes_are_told_number_by_number() -> None:
 
 
 def test_every_step_of_a_recipe_has_its_modifier() -> None:
-    steps = {name for recipe in catalog.built_in_recipes() for name in (step.step for step in recipe.steps)}
+    steps = {
+        name
+        for recipe in catalog.built_in_recipes()
+        for name in (step.step for step in recipe.steps)
+    }
     assert steps == MODIFIERS.keys()

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from bitbench.cli.quick import _URL
-from bitbench.endpoint.endpoint_run import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, endpoint_workload_with_streams
+from bitbench.endpoint.endpoint_run import (
+    CLIMB_S,
+    GROWTH,
+    MOST_STREAMS,
+    TRIALS,
+    Ladder,
+    endpoint_workload_with_streams,
+)
 from bitbench.machine.workplace import Workplace
 from bitbench.models import hub
 from bitbench.planning.plan import plan_study
@@ -32,11 +39,15 @@ from bitbench.util.errors import StoreError, UsageError
 from tests.support.quantize_stand_in import write_model
 from tests.support.synthetic import make_plan, make_trial, summarize
 
-LIKE = Workload(name="c-1", concurrency=1, input_tokens=8, output_tokens=8, arrival="closed_loop", requests=2)
+LIKE = Workload(
+    name="c-1", concurrency=1, input_tokens=8, output_tokens=8, arrival="closed_loop", requests=2
+)
 ENDPOINT = Config(variant=NO_MODEL, engine="a")
 
 
-def trial_of(workload: Workload, throughput: float, index: int, outcome: Outcome = Outcome.OK) -> TrialRecord:
+def trial_of(
+    workload: Workload, throughput: float, index: int, outcome: Outcome = Outcome.OK
+) -> TrialRecord:
     metrics = TrialMetrics(output_throughput=throughput, ttft_p50_s=0.1 * workload.concurrency)
     seconds = (workload.requests or 0) * 8 / throughput
     point = Point(config=ENDPOINT, workload=workload.name)
@@ -55,7 +66,9 @@ def climb(
     while (point := ladder.next_point(study, trials)) is not None:
         if point not in study.workloads:
             study = study.model_copy(update={"workloads": (*study.workloads, point)})
-        trials.append(trial_of(point, server(point.concurrency), len(trials), outcome(point.concurrency)))
+        trials.append(
+            trial_of(point, server(point.concurrency), len(trials), outcome(point.concurrency))
+        )
         now += trials[-1].duration_s or 0.0
     return study, trials, now
 
@@ -89,7 +102,9 @@ def test_a_server_that_takes_all_the_time_has_one_trial() -> None:
 
 
 def test_a_point_that_fails_ends_the_climb_and_is_not_repeated() -> None:
-    study, trials, _ = climb(lambda _: 80.0, outcome=lambda streams: Outcome.CRASHED if streams == 2 else Outcome.OK)
+    study, trials, _ = climb(
+        lambda _: 80.0, outcome=lambda streams: Outcome.CRASHED if streams == 2 else Outcome.OK
+    )
     assert levels(study) == [1, 2]
     assert [trial.point.workload for trial in trials].count("c-2") == 1
 
@@ -101,14 +116,19 @@ def test_what_this_machine_spoiled_is_tried_again_and_then_given_up() -> None:
 
 def test_it_climbs_on_after_a_trial_that_this_machine_spoiled() -> None:
     outcomes = iter([Outcome.CLIENT_BOUND])
-    study, _, _ = climb(lambda streams: 80.0 * min(streams, 6), outcome=lambda _: next(outcomes, Outcome.OK))
+    study, _, _ = climb(
+        lambda streams: 80.0 * min(streams, 6), outcome=lambda _: next(outcomes, Outcome.OK)
+    )
     assert levels(study) == [1, 2, 4, 8, 16]
 
 
 def server_text(throughput: dict[int, float]) -> str:
     points = [endpoint_workload_with_streams(LIKE, streams, 0.1) for streams in throughput]
     plan = make_plan(["a"], points)
-    trials = [trial_of(point, served, 0) for point, served in zip(points, throughput.values(), strict=True)]
+    trials = [
+        trial_of(point, served, 0)
+        for point, served in zip(points, throughput.values(), strict=True)
+    ]
     answer = quick_server_document(summarize(plan, trials, []), "http://h:1", GROWTH, Path("quick"))
     return " ".join(markdown(answer).split())
 
@@ -124,12 +144,16 @@ def test_the_answer_says_where_throughput_ends_to_grow() -> None:
     assert "**80.0 tok/s with 1 stream.**" in server_text({1: 80.0})
 
 
-@pytest.mark.parametrize("word", ["http://127.0.0.1:8000", "localhost:8000", "host:8000/v1", "https://host"])
+@pytest.mark.parametrize(
+    "word", ["http://127.0.0.1:8000", "localhost:8000", "host:8000/v1", "https://host"]
+)
 def test_a_server_is_told_from_a_model(word: str) -> None:
     assert _URL.fullmatch(word)
 
 
-@pytest.mark.parametrize("word", ["smollm2-135m", "acme/Tiny-GGUF:Q4_K_M", "acme/Tiny:8", "shape:qwen3-4b", "./a.gguf"])
+@pytest.mark.parametrize(
+    "word", ["smollm2-135m", "acme/Tiny-GGUF:Q4_K_M", "acme/Tiny:8", "shape:qwen3-4b", "./a.gguf"]
+)
 def test_a_model_is_told_from_a_server(word: str) -> None:
     assert not _URL.fullmatch(word)
 
@@ -155,8 +179,11 @@ def a_gguf(path: Path, weights: int) -> Path:
         text("llama.embedding_length") + struct.pack("<II", 4, 64),
         text("llama.attention.head_count") + struct.pack("<II", 4, 4),
         text("llama.rope.freq_base") + struct.pack("<If", 6, 1e4),
-        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(tokens)) + b"".join(map(text, tokens)),
-        text("tokenizer.ggml.token_type") + struct.pack(f"<IIQ{len(tokens)}i", 9, 5, len(tokens), 3, *[1] * 300),
+        text("tokenizer.ggml.tokens")
+        + struct.pack("<IIQ", 9, 8, len(tokens))
+        + b"".join(map(text, tokens)),
+        text("tokenizer.ggml.token_type")
+        + struct.pack(f"<IIQ{len(tokens)}i", 9, 5, len(tokens), 3, *[1] * 300),
     ]
     header = b"GGUF" + struct.pack("<IQQ", 3, 1, len(values)) + b"".join(values)
     header += text("token_embd.weight") + struct.pack("<I2QIQ", 2, 64, weights // 64, 8, 0)
@@ -166,15 +193,22 @@ def a_gguf(path: Path, weights: int) -> Path:
 
 def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> None:
     field = make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
-    assert field == QuickField("smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",))
+    assert field == QuickField(
+        "smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",)
+    )
     study = make_quick_study(field, at, "quick-1")
     assert study.baseline == "smollm2-135m/gguf-bf16 @ llamacpp"
-    assert [(workload.name, workload.concurrency) for workload in study.workloads] == [("one", 1), ("eight", 8)]
+    assert [(workload.name, workload.concurrency) for workload in study.workloads] == [
+        ("one", 1),
+        ("eight", 8),
+    ]
     assert study.quality is not None
 
 
 def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Workplace) -> None:
-    lacking = missing_for_quick_study(make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0"]), at), at)
+    lacking = missing_for_quick_study(
+        make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0"]), at), at
+    )
     assert [(need.kind, need.name) for need in lacking] == [
         ("environment", "llamacpp"),
         ("environment", "transformers"),
@@ -192,13 +226,20 @@ def test_recipes_for_vllm_run_there_and_start_sooner(at: Workplace) -> None:
     assert make_quick_study(field, at, "x").engines[0].args == {"enforce-eager": True}
     on_gpu = Workplace(at.home, asked_device="cuda")
     assert (
-        make_quick_study(make_quick_field(quick_study_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x").engines[0].args
+        make_quick_study(
+            make_quick_field(quick_study_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x"
+        )
+        .engines[0]
+        .args
         == {}
     )
 
 
 def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
-    small, large = a_gguf(Path("m-Q4_0.gguf"), 64 * 64).resolve(), a_gguf(Path("m-Q8_0.gguf"), 64 * 128).resolve()
+    small, large = (
+        a_gguf(Path("m-Q4_0.gguf"), 64 * 64).resolve(),
+        a_gguf(Path("m-Q8_0.gguf"), 64 * 128).resolve(),
+    )
     field = make_quick_field(quick_study_names([str(small), "m-Q8_0.gguf"]), at)
     assert (field.origin, field.engines) == (None, ("llamacpp",))
     study = make_quick_study(field, at, "x")
@@ -207,8 +248,16 @@ def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
     base, other = plan_study(study, at).variants
     assert (base.path, other.path, other.recipe) == (large, small, "gguf-q4_0")
     assert base.facts == other.facts  # which its header says
-    assert (base.facts.layers, base.facts.context_tokens, base.facts.special_token_ids) == (2, 2048, (0,))
-    assert (base.facts.parameters, base.facts.vocabulary_size, base.facts.head_size) == (64 * 128, 301, 16)
+    assert (base.facts.layers, base.facts.context_tokens, base.facts.special_token_ids) == (
+        2,
+        2048,
+        (0,),
+    )
+    assert (base.facts.parameters, base.facts.vocabulary_size, base.facts.head_size) == (
+        64 * 128,
+        301,
+        16,
+    )
 
 
 def test_prompts_for_a_gguf_file_are_of_its_words(at: Workplace) -> None:
@@ -218,7 +267,9 @@ def test_prompts_for_a_gguf_file_are_of_its_words(at: Workplace) -> None:
     assert VariantStore(at.home, Path()).words(str(file)) == tuple(range(1, 301))
 
 
-def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_files_of_a_hub_are_known_before_they_are_here(
+    at: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hub, "hub_download_bytes", lambda reference, **_: len(reference.file))
     names = ["acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-GGUF:Q8_0"]
     field = make_quick_field(quick_study_names(names), at)
@@ -235,11 +286,16 @@ def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monke
     [
         (["gguf-q4_0", "gguf-q8_0"], "name the model before its recipes, such as: bitbench quick"),
         (["smollm2-135m"], "name what to compare it with"),
-        (["smollm2-135m", "gguf-q4-0"], "gguf-q4-0 is neither a model .* did you mean `gguf-q4_0`?"),
+        (
+            ["smollm2-135m", "gguf-q4-0"],
+            "gguf-q4-0 is neither a model .* did you mean `gguf-q4_0`?",
+        ),
         (["smollm2-135m", "nothing.gguf"], "nothing.gguf is neither a model"),
     ],
 )
-def test_names_that_mean_nothing_are_an_error(names: list[str], problem: str, at: Workplace) -> None:
+def test_names_that_mean_nothing_are_an_error(
+    names: list[str], problem: str, at: Workplace
+) -> None:
     with pytest.raises(UsageError, match=problem):
         make_quick_field(quick_study_names(names), at)
 

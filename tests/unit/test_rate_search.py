@@ -5,7 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bitbench.analysis.rate_search import GROWTH, VERIFICATIONS, RateTrial, next_rate, rate_search_answer
+from bitbench.analysis.rate_search import (
+    GROWTH,
+    VERIFICATIONS,
+    RateTrial,
+    next_rate,
+    rate_search_answer,
+)
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.study.objective import RateTrialKind, SearchLimits
 from tests.length import by_length
@@ -93,7 +99,10 @@ def test_it_goes_on_from_records_alone() -> None:
     for cut, trial in enumerate(trials):
         wanted = next_rate(trials[:cut], LIMITS)
         assert wanted is not None
-        assert (wanted.rate, wanted.kind is RateTrialKind.VERIFYING) == (trial.rate, trial.is_verifying)
+        assert (wanted.rate, wanted.kind is RateTrialKind.VERIFYING) == (
+            trial.rate,
+            trial.is_verifying,
+        )
         assert rate_search_answer(trials[:cut], LIMITS).stop is None
 
 
@@ -101,13 +110,17 @@ def test_it_says_why_it_stopped() -> None:
     highest, trials = search(lambda _: True)
     assert (highest.stop, highest.rate, highest.high) == (SearchStop.HIGHEST, LIMITS.highest, None)
     assert highest.verified == LIMITS.highest
-    assert len(trials) == 9  # 1, 4, 16, 64, 256, 1020, 4080, the limit itself, and again to verify it
+    assert (
+        len(trials) == 9
+    )  # 1, 4, 16, 64, 256, 1020, 4080, the limit itself, and again to verify it
     lowest, _ = search(lambda _: False)
     assert (lowest.stop, lowest.rate, lowest.high) == (SearchStop.LOWEST, None, LIMITS.lowest)
     assert lowest.verified is None
     few, _ = search(server(40.0, np.random.default_rng(0)), LIMITS.model_copy(update={"trials": 4}))
     assert few.stop is SearchStop.TRIALS
-    many, _ = search(server(40.0, np.random.default_rng(0)), LIMITS.model_copy(update={"trials": 40}))
+    many, _ = search(
+        server(40.0, np.random.default_rng(0)), LIMITS.model_copy(update={"trials": 40})
+    )
     assert many.stop is SearchStop.PRECISE
     assert many.high is not None
     assert many.low is not None
@@ -121,7 +134,11 @@ def test_a_long_trial_at_the_lower_end_verifies_the_answer() -> None:
     assert last.is_verifying
     assert last.requests is not None
     assert last.requests >= 3 * LIMITS.needed
-    assert (found.verified, found.verified_requests, found.refuted) == (last.rate, last.requests, ())
+    assert (found.verified, found.verified_requests, found.refuted) == (
+        last.rate,
+        last.requests,
+        (),
+    )
     assert found.low is not None
     assert found.low * 0.99 < last.rate <= found.low
 
@@ -145,14 +162,18 @@ def test_an_answer_that_no_long_trial_meets_is_not_verified() -> None:
     trials: list[RateTrial] = []
     while (wanted := next_rate(trials, LIMITS)) is not None:
         is_verifying = wanted.kind is RateTrialKind.VERIFYING
-        trials.append(RateTrial(wanted.rate, wanted.rate <= 40.0 and not is_verifying, None, is_verifying))
+        trials.append(
+            RateTrial(wanted.rate, wanted.rate <= 40.0 and not is_verifying, None, is_verifying)
+        )
     found = rate_search_answer(trials, LIMITS)
     assert found.verified is None
     assert len(found.refuted) == VERIFICATIONS
     assert list(found.refuted) == sorted(found.refuted, reverse=True)
 
 
-def test_trials_are_short_until_both_sides_are_known_and_then_long_enough_for_the_percentile() -> None:
+def test_trials_are_short_until_both_sides_are_known_and_then_long_enough_for_the_percentile() -> (
+    None
+):
     _, trials = search(server(40.0, np.random.default_rng(0)))
     first_failure = next(place for place, trial in enumerate(trials) if not trial.holds)
     for trial in trials[: first_failure + 1]:

@@ -15,9 +15,7 @@ from tests.unit.test_load_response import VALID, chunked, read, record, split
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3}}\n\n'
 DONE = b"data: [DONE]\n\n"
-SHORT = (
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: a\n\r\n7\r\n\ndata:b\r\n2\r\n\n\n\r\n0\r\n\r\n"
-)
+SHORT = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8\r\ndata: a\n\r\n7\r\n\ndata:b\r\n2\r\n\n\n\r\n0\r\n\r\n"
 COMPLETE = [
     *VALID,
     SHORT,
@@ -49,7 +47,9 @@ def spoiled(source: random.Random) -> bytes:
     if kind == 4:
         start, end = sorted(source.randrange(len(data) + 1) for _ in range(2))
         return data[:end] + data[start:]
-    return b"".join(source.choice(PIECES) for _ in range(source.randrange(12))) + source.randbytes(source.randrange(40))
+    return b"".join(source.choice(PIECES) for _ in range(source.randrange(12))) + source.randbytes(
+        source.randrange(40)
+    )
 
 
 def chosen() -> Iterator[tuple[list[bytes], bytes, bool]]:
@@ -81,7 +81,9 @@ def test_the_same_bytes_give_the_same_record_in_every_case() -> None:
         reader = read([part for part in parts if part], close=close)
         assert record(reader) == whole, (parts, close)
         assert_times_fit(reader, len(parts))
-        outcomes.add((reader.complete, reader.malformed is None, read_answer(reader, key="").problem is None))
+        outcomes.add(
+            (reader.complete, reader.malformed is None, read_answer(reader, key="").problem is None)
+        )
     assert (True, True, True) in outcomes
     assert (False, False, False) in outcomes
     assert (False, True, False) in outcomes

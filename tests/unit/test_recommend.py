@@ -54,9 +54,15 @@ def study(
         for block in range(measure.starts.min):
             for index in range(measure.trials.min):
                 factor = float(np.exp(noise * rng.normal()))
-                metrics = TrialMetrics(output_throughput=speed * factor, ttft_s=ttft, ttft_p99_s=ttft * factor)
+                metrics = TrialMetrics(
+                    output_throughput=speed * factor, ttft_s=ttft, ttft_p99_s=ttft * factor
+                )
                 memory = Memory(peak_bytes=round(mebibytes * 2**20 * factor))
-                trials.append(make_trial(point, block, index, metrics=metrics, memory=memory, requests=requests))
+                trials.append(
+                    make_trial(
+                        point, block, index, metrics=metrics, memory=memory, requests=requests
+                    )
+                )
     return summarize(plan, trials, [])
 
 
@@ -95,7 +101,9 @@ def test_a_study_of_quality_alone_says_why_nothing_is_recommended() -> None:
     alone = summary.model_copy(update={"study": asked, "rankings": (), "points": ()})
     found = recommend(alone, Limits())
     assert found.exit_code is ExitCode.NOTHING_MEASURED
-    assert "**No config has a result:** the study has no workloads, so nothing was timed." in page(found)
+    assert "**No config has a result:** the study has no workloads, so nothing was timed." in page(
+        found
+    )
     with pytest.raises(UsageError, match="it has none"):
         recommend(alone, Limits(), workloads=["interactive"])
 
@@ -130,22 +138,36 @@ def test_what_speaks_against_a_choice_stands_beside_it() -> None:
     summary = study()
     quantized = [one.model_copy(update={"is_reference": False}) for one in summary.configs]
     unknown = summary.model_copy(update={"configs": tuple(quantized)})
-    assert "`; its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
+    assert "`; its quality was not measured." in page(
+        recommend(unknown, Limits(), workloads=["interactive"])
+    )
     flag = ConfigQuality(
-        config=named("greedy"), baseline=None, outcome=Outcome.OK, state=QualityState.BEYOND, reason="perplexity +900 %"
+        config=named("greedy"),
+        baseline=None,
+        outcome=Outcome.OK,
+        state=QualityState.BEYOND,
+        reason="perplexity +900 %",
     )
     flagged = unknown.model_copy(update={"quality": (flag,)})
     found = recommend(flagged, Limits(), workloads=["interactive"])
     assert only(found).chosen != named("greedy")
     assert "| quality flagged | `greedy`" in page(found)
     loose = flagged.model_copy(
-        update={"quality": (flag.model_copy(update={"estimates": {RISE: Estimate(value=9, low=8, high=9.5)}}),)}
+        update={
+            "quality": (
+                flag.model_copy(update={"estimates": {RISE: Estimate(value=9, low=8, high=9.5)}}),
+            )
+        }
     )
     kept = recommend(loose, Limits(quality_loss=10), workloads=["interactive"])
     assert only(kept).chosen == named("greedy")
     assert "`; its quality is flagged: perplexity +900 %." in page(kept)
     alone = ConfigQuality(config=named("greedy"), baseline=None, outcome=Outcome.OK)
-    text = page(recommend(unknown.model_copy(update={"quality": (alone,)}), Limits(), workloads=["interactive"]))
+    text = page(
+        recommend(
+            unknown.model_copy(update={"quality": (alone,)}), Limits(), workloads=["interactive"]
+        )
+    )
     assert "`; its quality is unknown." in text  # measured, with nothing to compare it with
     fine = ConfigQuality(
         config=named("quick"),
@@ -154,7 +176,13 @@ def test_what_speaks_against_a_choice_stands_beside_it() -> None:
         state=QualityState.WITHIN,
         estimates={RISE: Estimate(value=0.01)},
     )
-    text = page(recommend(unknown.model_copy(update={"quality": (flag, fine)}), Limits(), workloads=["interactive"]))
+    text = page(
+        recommend(
+            unknown.model_copy(update={"quality": (flag, fine)}),
+            Limits(),
+            workloads=["interactive"],
+        )
+    )
     assert "**Use `quick` on `interactive`.**" in text
     assert "the output throughput of the baseline `plain`." in text
     assert "Caution" not in page(recommend(summary, Limits(), workloads=["interactive"]))
@@ -175,7 +203,9 @@ def test_none_is_an_answer() -> None:
 
 
 def test_inconclusive_has_an_exit_code_of_its_own() -> None:
-    found = recommend(study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"])
+    found = recommend(
+        study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"]
+    )
     assert only(found).of(named("greedy")).verdict is Verdict.INCONCLUSIVE
     assert found.exit_code == 2
     assert "**Inconclusive: ttft_p99 on `interactive`.** 1 may meet it." in page(found)
@@ -183,8 +213,13 @@ def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     unknown = recommend(study(), Limits(quality_loss=0.01), workloads=["interactive"])
     assert "To decide, add quality: {} to the study and run it into a new folder." in page(unknown)
     vague = with_quality({"greedy": (0.005, 0.008, 0.012)})
-    text = page(recommend(vague, Limits(quality_loss=0.01), workloads=["interactive"], engines=["greedy"]))
-    assert "To decide, measure quality with more `windows` or a longer `corpus`, into a new folder." in text
+    text = page(
+        recommend(vague, Limits(quality_loss=0.01), workloads=["interactive"], engines=["greedy"])
+    )
+    assert (
+        "To decide, measure quality with more `windows` or a longer `corpus`, into a new folder."
+        in text
+    )
 
 
 @pytest.mark.parametrize("trials", [1, 5])
@@ -199,7 +234,9 @@ def test_one_start_is_no_choice(trials: int) -> None:
 
 def test_one_start_decides_nothing() -> None:
     one = Measure(starts=Count(min=1, max=1), trials=Count(min=5, max=5))
-    found = recommend(study(measure=one), Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
+    found = recommend(
+        study(measure=one), Limits(objectives=ttft_p99("1s")), workloads=["interactive"]
+    )
     assert found.exit_code == 2
     assert "one start does not cover a restart" in page(found)
 
@@ -232,7 +269,9 @@ def with_quality(rises: Mapping[str, tuple[float, float, float] | None]) -> Stud
 
 
 def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
-    summary = with_quality({"plain": None, "greedy": (0.02, 0.03, 0.04), "quick": (0.005, 0.008, 0.012), "twin": None})
+    summary = with_quality(
+        {"plain": None, "greedy": (0.02, 0.03, 0.04), "quick": (0.005, 0.008, 0.012), "twin": None}
+    )
     found = recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"])
     choice = only(found)
     verdicts = {one.config.engine: one.verdict for one in choice.judged}
@@ -264,7 +303,9 @@ def test_a_quantized_cache_is_judged_by_its_divergence() -> None:
     made = with_quality({"plain": (0.0, 0.0, 0.0), "quick": (-0.01, -0.002, 0.004)})
     diverges = {KL: Estimate(value=0.047, low=0.04, high=0.05, confidence=0.95)}
     rows = tuple(
-        row.model_copy(update={"estimates": row.estimates | diverges}) if row.config == named("quick") else row
+        row.model_copy(update={"estimates": row.estimates | diverges})
+        if row.config == named("quick")
+        else row
         for row in made.quality
     )
     setups = tuple(
@@ -298,7 +339,8 @@ def test_a_config_without_a_result_is_ruled_out_by_its_cause() -> None:
     plan = make_plan(["plain", "broken"], WORKLOADS[:1], MEASURE)
     good, bad = plan.points
     trials = [
-        make_trial(good, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block)) for block in range(4)
+        make_trial(good, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block))
+        for block in range(4)
     ] + [make_trial(bad, 0, 0, outcome=Outcome.OOM, cause="<b>needs 9 | GiB</b>")]
     text = page(recommend(summarize(plan, trials, []), Limits()))
     assert "No result of `broken`: oom: &lt;b&gt;needs 9 \\| GiB&lt;/b&gt;." in text
@@ -309,7 +351,10 @@ def test_the_p99_of_short_trials_meets_nothing_where_their_requests_were_not_kep
     met = recommend(summary, Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
     assert {one.verdict for one in only(met).judged} == {Verdict.INCONCLUSIVE}
     text = page(met)
-    assert "its requests were not kept, and the p99 of a single trial means something from 1,000 requests on" in text
+    assert (
+        "its requests were not kept, and the p99 of a single trial means something from 1,000 requests on"
+        in text
+    )
     missed = recommend(summary, Limits(objectives=ttft_p99("20ms")), workloads=["interactive"])
     assert {one.verdict for one in only(missed).judged} == {Verdict.MISSED}
 
@@ -324,7 +369,9 @@ def folder(tmp_path: Path) -> Path:
         for point in plan.points:
             speed, ttft, mebibytes = TRUTH[point.config.engine]
             for block in range(3):
-                metrics = TrialMetrics(output_throughput=speed * (1 + block / 100), ttft_p99_s=ttft * (1 + block / 100))
+                metrics = TrialMetrics(
+                    output_throughput=speed * (1 + block / 100), ttft_p99_s=ttft * (1 + block / 100)
+                )
                 memory = Memory(peak_bytes=mebibytes * 2**20)
                 trial = make_trial(point, block, 0, metrics=metrics, memory=memory, requests=1000)
                 writer.append_trial(trial, None)
@@ -339,15 +386,28 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Use twin on interactive. Its output throughput is" in " ".join(said.out.split()[-60:])
     assert "peak memory of at most 2 GB" in " ".join(said.out.split())
     assert bitbench(capsys, *asked, "--max-quality-loss", "1%").exit_code == 2
-    assert bitbench(capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "markdown").exit_code == 1
+    assert (
+        bitbench(
+            capsys, "recommend", str(folder), "--slo", "ttft_p99=1ms", "--format", "markdown"
+        ).exit_code
+        == 1
+    )
 
 
-def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = Variant(name="m/bf16", model="m", recipe="bf16", path=Path("$BITBENCH_HOME/models/m"), form="dense")
-    fast, slow, bare = (Config(variant=model.name, engine=name) for name in ("fast", "slow", "bare"))
+def test_the_command_to_deploy_is_the_one_that_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Variant(
+        name="m/bf16", model="m", recipe="bf16", path=Path("$BITBENCH_HOME/models/m"), form="dense"
+    )
+    fast, slow, bare = (
+        Config(variant=model.name, engine=name) for name in ("fast", "slow", "bare")
+    )
     plan = make_plan(["slow"], WORKLOADS[:1], MEASURE, baseline=slow.name)
     engines = (
-        EngineSetup(name="fast", engine="vllm", args={"enforce-eager": True}, env={"HF_TOKEN": "secret"}),
+        EngineSetup(
+            name="fast", engine="vllm", args={"enforce-eager": True}, env={"HF_TOKEN": "secret"}
+        ),
         EngineSetup(name="slow", engine="llamacpp"),
         EngineSetup(name="bare", engine="transformers"),
     )
@@ -367,7 +427,9 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
         writer.write_lock(make_lock(plan))
         for point in points:
             for block in range(3):
-                metrics = TrialMetrics(output_throughput=speeds[point.config.engine] * (1 + block / 100))
+                metrics = TrialMetrics(
+                    output_throughput=speeds[point.config.engine] * (1 + block / 100)
+                )
                 writer.append_trial(make_trial(point, block, 0, metrics=metrics), None)
     said = bitbench(capsys, "recommend", str(path))
     assert said.exit_code == 0, said.err
@@ -385,9 +447,14 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
     ]
     records = StudyFolder(path).read()
     server, *rest = recommended_deployment(records, slow, tmp_path)
-    assert server in ("llama-server", '"$BITBENCH_HOME"/envs/llamacpp/bin/llama-server')  # one on the PATH is used
+    assert server in (
+        "llama-server",
+        '"$BITBENCH_HOME"/envs/llamacpp/bin/llama-server',
+    )  # one on the PATH is used
     assert rest[:2] == ["--model", '"$BITBENCH_HOME"/models/m']
-    assert recommended_deployment(records, bare, tmp_path) == ()  # it is no command that people start
+    assert (
+        recommended_deployment(records, bare, tmp_path) == ()
+    )  # it is no command that people start
 
 
 @pytest.mark.parametrize(
@@ -400,7 +467,11 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
         ("--engine", "vllm", "this study has no engine vllm; it has plain, twin, quick, greedy"),
         ("--max-memory", "4", "--max-memory: 4 needs a unit; write 4GB, 4MB or 4B"),
         ("--max-quality-loss", "1", "--max-quality-loss: 1 needs a percent sign; write 1% or 100%"),
-        ("--workload", "nights", "this study has no workload nights; it has interactive, medium_batch"),
+        (
+            "--workload",
+            "nights",
+            "this study has no workload nights; it has interactive, medium_batch",
+        ),
     ],
 )
 def test_a_question_that_is_not_understood_is_no_answer(
@@ -416,7 +487,9 @@ def test_a_narrow_terminal_keeps_the_limits(
     width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
-    said = bitbench(capsys, "recommend", str(GALLERY / "first-look"), "--slo", "ttft=300ms,tpot=50ms").out
+    said = bitbench(
+        capsys, "recommend", str(GALLERY / "first-look"), "--slo", "ttft=300ms,tpot=50ms"
+    ).out
     title = next(line for line in said.splitlines() if "ttft" in line and "tpot" in line)
     assert title.split()[:3] == ["Output", "ttft", "tpot"]
     assert "✓ the whole interval meets the limit" in " ".join(said.split())
@@ -432,5 +505,9 @@ def test_a_baseline_on_another_engine_comes_with_the_unquantized_model_on_the_sa
     assert chosen.same_engine.unquantized.name == "smollm2-135m/gguf-bf16 @ llamacpp"
     assert chosen.ratio_to_baseline is not None
     assert 1 < chosen.same_engine.ratio.value < chosen.ratio_to_baseline.value
-    of_its_own = ("smollm2-135m/w8a8-rtn @ vllm", "smollm2-135m/gguf-bf16 @ llamacpp", "smollm2-135m/bf16 @ vllm")
+    of_its_own = (
+        "smollm2-135m/w8a8-rtn @ vllm",
+        "smollm2-135m/gguf-bf16 @ llamacpp",
+        "smollm2-135m/bf16 @ vllm",
+    )
     assert all(known[name].same_engine is None for name in of_its_own)

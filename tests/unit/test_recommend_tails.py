@@ -62,9 +62,16 @@ def study(
     trials = []
     for block, start in enumerate(of_starts):
         for index, ttft in enumerate(start):
-            metrics = TrialMetrics(output_throughput=100.0 + index + block, ttft_s=float(ttft.mean()))
+            metrics = TrialMetrics(
+                output_throughput=100.0 + index + block, ttft_s=float(ttft.mean())
+            )
             trial = make_trial(
-                point, block, index, metrics=metrics, requests=ttft.size, requests_file=f"requests/{block}-{index}"
+                point,
+                block,
+                index,
+                metrics=metrics,
+                requests=ttft.size,
+                requests_file=f"requests/{block}-{index}",
             )
             tables[trial.id] = table_of(ttft)
             trials.append(trial)
@@ -73,7 +80,9 @@ def study(
         return tables[trial.id].select(list(columns))
 
     facts = InstanceFacts(was_running=was_running)
-    return summarize(plan, trials, [make_instance(point.config, 0, facts=facts)], requests_of=requests_of)
+    return summarize(
+        plan, trials, [make_instance(point.config, 0, facts=facts)], requests_of=requests_of
+    )
 
 
 def asked(limit: float, metric: Promised = "ttft", statistic: Statistic = "p99") -> Limits:
@@ -91,8 +100,12 @@ def simulated(point: simulated_requests.Point) -> Callable[[int], StudySummary]:
     return lambda seed: study(simulated_requests.requests(point, np.random.default_rng(seed)))
 
 
-@pytest.mark.parametrize("point", [simulated_requests.Point(6, 5, 8), simulated_requests.Point(6, 3, 100)], ids=str)
-def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(point: simulated_requests.Point) -> None:
+@pytest.mark.parametrize(
+    "point", [simulated_requests.Point(6, 5, 8), simulated_requests.Point(6, 3, 100)], ids=str
+)
+def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(
+    point: simulated_requests.Point,
+) -> None:
     """As the mean of the p99 of trials, 6 starts of 5 trials of 8 requests met it in 91 % of such studies."""
     limits = asked(simulated_requests.true_percentile(99) / 1.11)
     verdicts = [finding(simulated(point)(seed), limits).verdict for seed in range(STUDIES)]
@@ -102,7 +115,10 @@ def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(point: s
 def test_a_p99_far_within_the_limit_is_met_with_enough_requests() -> None:
     """Else a recommendation that never meets anything would pass, too."""
     limits = asked(2 * simulated_requests.true_percentile(99))
-    verdicts = [finding(simulated(simulated_requests.Point(6, 3, 100))(seed), limits).verdict for seed in range(20)]
+    verdicts = [
+        finding(simulated(simulated_requests.Point(6, 3, 100))(seed), limits).verdict
+        for seed in range(20)
+    ]
     assert verdicts.count(Verdict.MET) >= 16
 
 
@@ -115,7 +131,11 @@ def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() 
     found = finding(summary, asked(10.0))
     assert found.verdict is Verdict.INCONCLUSIVE
     assert found.estimate is not None
-    assert (found.value, found.estimate.high, found.estimate.note) == (pytest.approx(0.2), None, "slowest of 72")
+    assert (found.value, found.estimate.high, found.estimate.note) == (
+        pytest.approx(0.2),
+        None,
+        "slowest of 72",
+    )
     assert found.reason == "72 requests are too few for an upper end; about 1,900 more would tell"
     text = markdown(recommendation_document(recommend(summary, asked(10.0))))
     assert "(slowest of 72) ?" in text
@@ -144,7 +164,12 @@ def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
     """3 × 6 batches of 64 are 1,152 requests, and 18 events."""
     summary = study(even(3, 6, 64), BATCH)
     tail = summary.points[0].tails["ttft_p99_s"]
-    assert (tail.event, tail.events, tail.is_carried, tail.high) == (CountedEvent.BATCH, 18, False, None)
+    assert (tail.event, tail.events, tail.is_carried, tail.high) == (
+        CountedEvent.BATCH,
+        18,
+        False,
+        None,
+    )
     found = finding(summary, asked(10.0))
     assert found.estimate is not None
     assert (found.verdict, found.estimate.note) == (Verdict.INCONCLUSIVE, "slowest of 18 batches")
@@ -155,16 +180,24 @@ def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
     ("limit", "verdict"),
     [(0.3, Verdict.MET), (0.05, Verdict.MISSED), (0.15, Verdict.INCONCLUSIVE)],
 )
-def test_objectives_of_a_study_have_a_verdict_in_its_summary(limit: float, verdict: Verdict) -> None:
+def test_objectives_of_a_study_have_a_verdict_in_its_summary(
+    limit: float, verdict: Verdict
+) -> None:
     (point,) = study(even(6, 5, 100), objectives={"ttft_p50": limit}).points
     (judged,) = point.objectives
     assert judged.verdict is verdict
     assert judged.value == pytest.approx(0.15)
-    assert judged.reason == ("its interval contains the limit" if verdict is Verdict.INCONCLUSIVE else "")
+    assert judged.reason == (
+        "its interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
+    )
 
 
 def test_a_mean_is_that_of_trials() -> None:
     (point,) = study(even(4, 3, 4), objectives={"ttft": 0.2}).points
     (judged,) = point.objectives
     assert judged.estimate is not None
-    assert (judged.verdict, judged.value, judged.estimate.note) == (Verdict.MET, pytest.approx(0.15), "")
+    assert (judged.verdict, judged.value, judged.estimate.note) == (
+        Verdict.MET,
+        pytest.approx(0.15),
+        "",
+    )

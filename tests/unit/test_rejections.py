@@ -10,13 +10,17 @@ from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
 from tests.support.synthetic import make_plan, make_records, make_trial, speed_metrics
 
-WORKLOADS = [Workload(name=name, concurrency=1, input_tokens=8, output_tokens=10) for name in ("w", "other")]
+WORKLOADS = [
+    Workload(name=name, concurrency=1, input_tokens=8, output_tokens=10) for name in ("w", "other")
+]
 PLAN = make_plan(["base", "new"], WORKLOADS)
 SPEEDS = {"base": 100.0, "new": 200.0}
 
 
 def measured(point: Point, block: int, round_: int, **fields: object) -> TrialRecord:
-    metrics = speed_metrics(WORKLOADS[0], SPEEDS[point.config.engine] * (1 + 0.01 * ((block + round_) % 3)))
+    metrics = speed_metrics(
+        WORKLOADS[0], SPEEDS[point.config.engine] * (1 + 0.01 * ((block + round_) % 3))
+    )
     return make_trial(point, block, round_, **{"round": round_, "metrics": metrics, **fields})  # type: ignore[arg-type]
 
 
@@ -28,7 +32,11 @@ def study(rejected: int) -> list[TrialRecord]:
             for point in PLAN.points:
                 if block < rejected and round_ == 0 and point == PLAN.points[0]:
                     late = {"id": f"late{block}", "outcome": Outcome.CLIENT_BOUND, "cause": "late"}
-                    trials.append(measured(point, block, round_, **late, metrics=speed_metrics(WORKLOADS[0], 50.0)))
+                    trials.append(
+                        measured(
+                            point, block, round_, **late, metrics=speed_metrics(WORKLOADS[0], 50.0)
+                        )
+                    )
                 trials.append(measured(point, block, round_))
     return trials
 
@@ -46,12 +54,16 @@ def test_where_many_were_rejected_the_ratio_with_all_attempts_stands_beside_it()
     assert ratio.workload == PLAN.points[0].workload
     assert ratio.counted is not None
     assert ratio.counted.value == pytest.approx(2.0)
-    assert ratio.all_attempts.value == pytest.approx(2.0 * 2 ** (1 / 8), rel=0.01)  # half as fast in half a round of 4
+    assert ratio.all_attempts.value == pytest.approx(
+        2.0 * 2 ** (1 / 8), rel=0.01
+    )  # half as fast in half a round of 4
 
 
 def test_an_uncertain_time_to_first_token_enters_no_figure_and_meets_no_objective() -> None:
     uncertain = [
-        trial.model_copy(update={"uncertain": ("ttft",)}) if trial.point == PLAN.points[0] else trial
+        trial.model_copy(update={"uncertain": ("ttft",)})
+        if trial.point == PLAN.points[0]
+        else trial
         for trial in study(rejected=0)
     ]
     summary = summarize(make_records(PLAN, uncertain))
@@ -69,4 +81,9 @@ def test_the_report_counts_rejected_trials_and_puts_both_ratios_side_by_side() -
     shown = [cell.value for cell in counts.rows[0].cells if isinstance(cell, Quantity)]
     assert shown == [27, 3]
     assert len(ratios.rows) == 1
-    assert [isinstance(cell, Quantity) for cell in ratios.rows[0].cells] == [False, False, True, True]
+    assert [isinstance(cell, Quantity) for cell in ratios.rows[0].cells] == [
+        False,
+        False,
+        True,
+        True,
+    ]

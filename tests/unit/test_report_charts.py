@@ -30,7 +30,14 @@ from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from tests.support.eight_configs import eight_summary
-from tests.support.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import (
+    demo_study,
+    make_instance,
+    make_plan,
+    make_trial,
+    speed_metrics,
+    summarize,
+)
 
 TWO_STARTS = Measure(starts=Count(min=2, max=2), trials=Count(min=2, max=2))
 
@@ -55,9 +62,15 @@ def measured(plan: Plan, peaks: dict[str, int] | None = None) -> StudySummary:
     trials, instances = [], []
     for point, block, index in itertools.product(plan.points, range(2), range(2)):
         workload = plan.study.workload(point.workload)
-        speed = 1000.0 * workload.concurrency**0.7 / 2 ** engines.index(point.config.engine) + block + index
+        speed = (
+            1000.0 * workload.concurrency**0.7 / 2 ** engines.index(point.config.engine)
+            + block
+            + index
+        )
         held = Memory(peak_bytes=(peaks or {}).get(point.config.engine, 2**30))
-        trials.append(make_trial(point, block, index, metrics=speed_metrics(workload, speed), memory=held))
+        trials.append(
+            make_trial(point, block, index, metrics=speed_metrics(workload, speed), memory=held)
+        )
     instances = [make_instance(config, block) for config in plan.configs for block in range(2)]
     return summarize(plan, trials, instances)
 
@@ -82,7 +95,11 @@ def test_who_was_only_asked_for_quality_has_a_short_name_too(demo: StudySummary)
 
 def arrow_places(figure: Figure) -> set[float]:
     """Where arrow heads may be drawn along x, by the marks of the figure."""
-    marks = [layer for layer in figure.spec["layer"] if str(layer["mark"].get("shape", "")).startswith("triangle")]
+    marks = [
+        layer
+        for layer in figure.spec["layer"]
+        if str(layer["mark"].get("shape", "")).startswith("triangle")
+    ]
     return {layer["encoding"]["x"]["datum"] for layer in marks}
 
 
@@ -95,14 +112,25 @@ def test_an_interval_that_is_cut_off_has_an_arrow_head_and_a_sentence() -> None:
     assert 0.14 < low < 1 < high < 12.66
     (row,) = [row for row in cut.rows if row["config"] == "wide"]
     assert row["end"] == high
-    assert "Arrow heads" not in ratio_rows("n", "t", ["Lines are intervals."], [near], "ratio").caption
+    assert (
+        "Arrow heads" not in ratio_rows("n", "t", ["Lines are intervals."], [near], "ratio").caption
+    )
 
 
-def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: StudySummary) -> None:
-    quick, twin = (next(one.config for one in demo.configs if one.config.engine == name) for name in ("quick", "twin"))
+def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(
+    demo: StudySummary,
+) -> None:
+    quick, twin = (
+        next(one.config for one in demo.configs if one.config.engine == name)
+        for name in ("quick", "twin")
+    )
     figure = ratio_figure(demo, Labels.of(demo).marked({quick: CHOSEN, twin: FLAGGED}))
     assert figure is not None
-    assert list(dict.fromkeys(row["config"] for row in figure.rows)) == ["★ quick", "steady", "✗ twin"]
+    assert list(dict.fromkeys(row["config"] for row in figure.rows)) == [
+        "★ quick",
+        "steady",
+        "✗ twin",
+    ]
     assert [row["workload"] for row in figure.rows][:2] == ["interactive", "medium_batch"]
     assert {row["shown"] for row in figure.rows if row["config"] == "steady"} == {"baseline"}
     assert "★ recommended; ✗ quality flagged" in figure.caption
@@ -113,7 +141,9 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: S
 
 def test_many_configs_leave_room_for_the_first_screen() -> None:
     plan = make_plan(
-        [f"c{number:02}" for number in range(30)], [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS
+        [f"c{number:02}" for number in range(30)],
+        [shape("one", 1, 128), shape("two", 2, 128)],
+        TWO_STARTS,
     )
     summary = measured(plan)
     slowest = summary.configs[-1].config
@@ -132,21 +162,35 @@ def test_without_a_result_there_is_no_figure() -> None:
 
 
 def test_only_what_differs_in_one_thing_is_joined() -> None:
-    workloads = [shape("a", 8, 128), shape("b", 1, 128), shape("c", 1, 4096), BUILT_IN_WORKLOADS["base"]]
+    workloads = [
+        shape("a", 8, 128),
+        shape("b", 1, 128),
+        shape("c", 1, 4096),
+        BUILT_IN_WORKLOADS["base"],
+    ]
     assert [[one.name for one in group] for group in curves_by_load(workloads)] == [["b", "a"]]
 
 
 def test_latency_against_throughput_has_a_point_per_load() -> None:
-    summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
+    summary = measured(
+        make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS)
+    )
     (figure,) = load_curve_figures(summary, labels_of(summary))
     alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
-    assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
+    assert [(row["series"], row["at"]) for row in figure.rows] == [
+        ("a", "1"),
+        ("a", "8"),
+        ("b", "1"),
+        ("b", "8"),
+    ]
     ElementTree.fromstring(figure_svg(figure))
 
 
 def test_a_figure_is_drawn_the_same_after_others() -> None:
     """Vega counts clip paths through all drawings of a process."""
-    summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
+    summary = measured(
+        make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS)
+    )
     (figure,) = load_curve_figures(summary, labels_of(summary))
     drawn = figure_svg(figure)
     assert 'id="clip1"' in drawn
@@ -168,7 +212,9 @@ def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> N
     figure = ratio_figure(demo, labels_of(demo))
     assert figure is not None
     assert "Not shown: broken (unsupported (2)); refused (refused)." in figure.caption
-    plan = make_plan(["quick", "slow", "unmeasured"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
+    plan = make_plan(
+        ["quick", "slow", "unmeasured"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS
+    )
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30})
     without = tuple(
         one.model_copy(update={"memory": one.memory.model_copy(update={"peak_bytes": None})})
@@ -196,7 +242,9 @@ def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
 
 def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline() -> None:
     engines = [f"e{number:02}" for number in range(MOST_SERIES + 4)]
-    plan = make_plan(engines, [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS, baseline=engines[-1])
+    plan = make_plan(
+        engines, [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS, baseline=engines[-1]
+    )
     summary = measured(plan)
     (figure,) = load_curve_figures(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
@@ -214,7 +262,9 @@ def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
     quick_large, slow_small = [(100, 95, 105), (-9, -9, -9)], [(50, 45, 55), (-1, -1, -1)]
     beaten, within_noise = [(40, 38, 42), (-2, -2, -2)], [(48, 40, 56), (-1, -1, -1)]
     configs = [quick_large, slow_small, beaten, within_noise]
-    assert [own for own in configs if any(is_pareto_better(other, own) for other in configs)] == [beaten]
+    assert [own for own in configs if any(is_pareto_better(other, own) for other in configs)] == [
+        beaten
+    ]
 
 
 def test_speed_against_memory() -> None:
@@ -222,7 +272,11 @@ def test_speed_against_memory() -> None:
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
     figure = trade_figure(summary, summary.rankings[0], labels_of(summary))
     assert figure is not None
-    assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
+    assert {row["config"]: row["front"] for row in figure.rows} == {
+        "quick": True,
+        "slow": True,
+        "slower": False,
+    }
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
     figure_svg(figure)
@@ -245,15 +299,21 @@ def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
 def test_a_name_stands_in_no_expression() -> None:
     summary = eight_summary()
     (figure,) = load_curve_figures(summary, labels_of(summary))
-    filters = [step["filter"] for layer in figure.spec["layer"] for step in layer.get("transform", ())]
+    filters = [
+        step["filter"] for layer in figure.spec["layer"] for step in layer.get("transform", ())
+    ]
     named = {str(row["series"]) for row in figure.rows if row.get("series")}
     assert [one for one in filters if not isinstance(one, str)]  # by a name, which is a value there
-    assert not [one for one in filters if isinstance(one, str) and any(name in one for name in named)]
+    assert not [
+        one for one in filters if isinstance(one, str) and any(name in one for name in named)
+    ]
 
 
 def luminance(colour: str) -> float:
     parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    linear = [
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

@@ -9,8 +9,19 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document import terminal
-from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts, markdown_table
-from bitbench.reports.document.model import Document, Quantity, Section, Table, TableCell, plain_text
+from bitbench.reports.document.markdown import (
+    markdown_phrase,
+    markdown_section_parts,
+    markdown_table,
+)
+from bitbench.reports.document.model import (
+    Document,
+    Quantity,
+    Section,
+    Table,
+    TableCell,
+    plain_text,
+)
 from bitbench.reports.document.words import say
 from bitbench.reports.sections.conditions import (
     conditions_source_paragraph,
@@ -37,7 +48,9 @@ from tests.support.synthetic import (
 )
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
-IMPORTED = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))
+IMPORTED = ImportSource(
+    tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",)
+)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +87,8 @@ def test_a_cause_is_said_once_and_comes_with_its_log_lines(demo: StudySummary) -
     text = text_of(section)
     assert text.count("**unsupported**") == 1
     assert re.search(
-        r"- \*\*unsupported\*\* \(\d+ trials\): `broken` on `interactive` and `medium_batch`: Quant type", text
+        r"- \*\*unsupported\*\* \(\d+ trials\): `broken` on `interactive` and `medium_batch`: Quant type",
+        text,
     )
     assert "```text\nINFO loading\nValueError: Quant type (uint8b128)" in text
 
@@ -82,7 +96,10 @@ def test_a_cause_is_said_once_and_comes_with_its_log_lines(demo: StudySummary) -
 def test_a_terminal_gets_one_short_line_per_cause() -> None:
     plan = make_plan(["a", "b"], [INTERACTIVE])
     cause = "no room " * 100
-    bad = [make_trial(point, 0, 0, outcome=Outcome.OOM, cause=cause, log_lines=("killed",)) for point in plan.points]
+    bad = [
+        make_trial(point, 0, 0, outcome=Outcome.OOM, cause=cause, log_lines=("killed",))
+        for point in plan.points
+    ]
     section = failures_section(summarize(plan, bad, []))
     text = printed(section)
     assert text.count("•") == 1
@@ -119,7 +136,10 @@ def test_starts_have_their_own_table(demo: StudySummary) -> None:
 def test_secrets_in_settings_are_not_printed() -> None:
     plan = make_plan(["a"], [INTERACTIVE])
     setup = EngineSetup(
-        name="a", engine="null", args={"api-key": "hush1", "max_num_batched_tokens": 64}, env={"HF_TOKEN": "hush2"}
+        name="a",
+        engine="null",
+        args={"api-key": "hush1", "max_num_batched_tokens": 64},
+        env={"HF_TOKEN": "hush2"},
     )
     plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": (setup,)})})
     instances = [make_instance(plan.configs[0], 0)]
@@ -130,7 +150,9 @@ def test_secrets_in_settings_are_not_printed() -> None:
 
 def test_what_was_known_beforehand_stands_beside_the_config() -> None:
     plan, trials, instances, _ = demo_study()
-    known = Expectation(config=plan.configs[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped.")
+    known = Expectation(
+        config=plan.configs[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
+    )
     summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
     text = text_of(configs_section(summary, make_lock(plan)))
     own = text.split(f"### `{plan.configs[0].name}`")[1].split("###")[0]
@@ -174,7 +196,9 @@ def test_a_lock_may_lack_anything(lock: dict[str, Json]) -> None:
     assert facts["Cores that other work kept busy"] == [lock.get("busy_cores")]
 
 
-def test_every_figure_is_defined_once_and_occasional_ones_only_where_they_occur(demo: StudySummary) -> None:
+def test_every_figure_is_defined_once_and_occasional_ones_only_where_they_occur(
+    demo: StudySummary,
+) -> None:
     defined = rows_of(method_section(demo).blocks[0])
     assert defined["Output"][1:3] == ["tok/s", "more"]
     assert demo.definitions["goodput"].label not in defined
@@ -190,8 +214,22 @@ def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> 
     assert [point.strip() for point in header.split("|")[2:-1]] == [
         "Loaded (MiB)", "Steady (MiB)", "Peak (MiB)", "KV cache (MiB)", "KV/token (KiB)", "Room (tokens)",
     ]  # fmt: skip
-    assert [point.strip() for point in quick.split("|")[2:-1]] == ["140", "500", "605", "1,024", "22.5", "46,592"]
-    assert [point.strip() for point in steady.split("|")[2:-1]] == ["–", "500", "605", "1,024", "22.5", "46,592"]
+    assert [point.strip() for point in quick.split("|")[2:-1]] == [
+        "140",
+        "500",
+        "605",
+        "1,024",
+        "22.5",
+        "46,592",
+    ]
+    assert [point.strip() for point in steady.split("|")[2:-1]] == [
+        "–",
+        "500",
+        "605",
+        "1,024",
+        "22.5",
+        "46,592",
+    ]
     assert "Unknown here: weights on disk." in text_of(section)
     assert "46,592" in printed(section)
     assert memory_section(summarize(make_plan(["a"], [INTERACTIVE]), [], [])) is None
@@ -200,8 +238,12 @@ def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> 
 def test_memory_of_a_device_has_columns_of_its_own() -> None:
     """*Not yet run on a GPU.*"""
     plan, gib = plan_of_one(), 2**30
-    held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
-    trials = [make_trial(plan.points[0], 0, 0, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)]
+    held = Memory(
+        resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib
+    )
+    trials = [
+        make_trial(plan.points[0], 0, 0, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)
+    ]
     text = text_of(memory_section(summarize(plan, trials, [make_instance(plan.configs[0], 0)])))
     assert "| Device (GiB) | Device peak (GiB) |" in text
 

@@ -67,21 +67,29 @@ KERNELS = KernelRun(
 )  # fmt: skip
 
 
-def test_the_command_writes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_where_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = str(write_folder("demo", tmp_path / "study").path)
-    there = bitbench(capsys, "report", folder, "--format", "csv", "-o", str(tmp_path / "a" / "b.csv"))
+    there = bitbench(
+        capsys, "report", folder, "--format", "csv", "-o", str(tmp_path / "a" / "b.csv")
+    )
     assert there.exit_code == 0
     assert (tmp_path / "a" / "b.csv").read_text().startswith("study,trial,kind")
     assert "--output needs --format" in bitbench(capsys, "report", folder, "-o", "x").err
 
 
-def test_an_unknown_form_is_answered_with_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_form_is_answered_with_the_known_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wrong = bitbench(capsys, "report", str(tmp_path), "--format", "markdown")
     assert wrong.exit_code == ExitCode.USAGE
     assert all(form in wrong.err for form in formats())
 
 
-def test_kernel_tables_come_from_kernel_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernel_tables_come_from_kernel_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "records.json").write_text(KERNELS.model_dump_json())
     said = bitbench(capsys, "report", str(tmp_path), "--format", "markdown-kernels")
     assert said.exit_code == 0

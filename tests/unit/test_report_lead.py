@@ -7,7 +7,12 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
-from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityState, StudySummary
+from bitbench.analysis.results.summary import (
+    AgainstBaseline,
+    ConfigQuality,
+    QualityState,
+    StudySummary,
+)
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown, markdown_phrase
@@ -39,7 +44,9 @@ def study(
     """The first is the baseline. Each start is off by up to `noise` percent, and each config's differently. All run
     a variant of this form; None: no model."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
-    measure = Measure(metric=primary_metric, starts=Count(min=1, max=starts), trials=Count(min=1, max=3))
+    measure = Measure(
+        metric=primary_metric, starts=Count(min=1, max=starts), trials=Count(min=1, max=3)
+    )
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
     if form is not None:
         facts = ModelFacts(random_weights=random_weights)
@@ -83,8 +90,13 @@ def test_one_that_is_ahead_everywhere_is_to_be_used() -> None:
 
 @pytest.mark.parametrize("form", ["dense", "gguf/dense", None])
 def test_the_quality_of_a_model_that_is_not_quantized_is_no_question(form: str | None) -> None:
-    assert led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0)}, form=form)).verdict == "Use quick."
-    other = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}, form=form))
+    assert (
+        led(study({"base": (100.0, 200.0), "quick": (150.0, 300.0)}, form=form)).verdict
+        == "Use quick."
+    )
+    other = led(
+        study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}, form=form)
+    )
     assert other.verdict == "Use early on interactive. Use late on medium_batch."
 
 
@@ -96,17 +108,27 @@ def test_random_weights_have_no_quality_to_be_measured() -> None:
 
 def test_equals_are_named_together() -> None:
     summary = study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)})
-    assert led(summary).verdict == "Use a or b (undecided between them). Their quality was not measured."
-    assert led(with_quality(summary, base=None, a=None, b=None)).verdict == "Use a or b (undecided between them)."
+    assert (
+        led(summary).verdict
+        == "Use a or b (undecided between them). Their quality was not measured."
+    )
+    assert (
+        led(with_quality(summary, base=None, a=None, b=None)).verdict
+        == "Use a or b (undecided between them)."
+    )
     some = led(with_quality(summary, base=None, a=None))
     assert some.verdict == "Use a or b (undecided between them). The quality of b is unknown."
 
 
 def test_a_tie_with_one_that_is_no_gain_is_said_in_the_first_sentence() -> None:
-    summary = study({"base": (100.0, 200.0), "quick": (112.0, 200.0), "near": (106.0, 200.0)}, noise=4.0)
+    summary = study(
+        {"base": (100.0, 200.0), "quick": (112.0, 200.0), "near": (106.0, 200.0)}, noise=4.0
+    )
     entries = {one.config.engine: one for one in summary.rankings[0].entries}
     gain = Estimate(value=1.12, low=1.05, high=1.2, confidence=0.95)
-    faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER, "ratio_to_baseline": gain})
+    faster = entries["quick"].model_copy(
+        update={"against_baseline": AgainstBaseline.FASTER, "ratio_to_baseline": gain}
+    )
     undecided = entries["near"].model_copy(update={"against_baseline": AgainstBaseline.UNDECIDED})
     tied = summary.rankings[0].model_copy(
         update={
@@ -123,28 +145,42 @@ def test_a_claim_whose_interval_contains_1_by_now_is_not_confirmed() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)})
     (ranking,) = summary.rankings
     quick, base = ranking.entries
-    wide = quick.model_copy(update={"ratio_to_baseline": Estimate(value=1.48, low=0.85, high=2.58, confidence=0.95)})
-    found = led(summary.model_copy(update={"rankings": (ranking.model_copy(update={"entries": (wide, base)}),)}))
+    wide = quick.model_copy(
+        update={"ratio_to_baseline": Estimate(value=1.48, low=0.85, high=2.58, confidence=0.95)}
+    )
+    found = led(
+        summary.model_copy(
+            update={"rankings": (ranking.model_copy(update={"entries": (wide, base)}),)}
+        )
+    )
     assert found.verdict.startswith("Leading, not confirmed: quick")
 
 
 def test_two_starts_decide_nothing_and_say_who_looks_faster() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,), "slow": (50.0,)}, starts=2)
     (ranking,) = summary.rankings
-    assert {entry.against_baseline for entry in ranking.entries} == {None, AgainstBaseline.UNDECIDED}
+    assert {entry.against_baseline for entry in ranking.entries} == {
+        None,
+        AgainstBaseline.UNDECIDED,
+    }
     assert {(entry.rank_low, entry.rank_high) for entry in ranking.entries} == {(1, 3)}
     found = lead(summary)
     assert found is not None
     assert found.chosen == ()
     reasons = led(summary).reasons
-    assert any(reason.startswith("quick looks faster, not yet decided: 1.49× (95 % CI ") for reason in reasons)
+    assert any(
+        reason.startswith("quick looks faster, not yet decided: 1.49× (95 % CI ")
+        for reason in reasons
+    )
     assert "A decision needs 3 starts of each config; there are 2." in reasons
 
 
 def test_where_a_gain_is_not_significant_it_is_said() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 200.0)}))
     assert found.verdict == "Use quick on interactive. Its quality was not measured."
-    assert found.reasons[1] == "No config is significantly faster than the baseline on medium_batch."
+    assert (
+        found.reasons[1] == "No config is significantly faster than the baseline on medium_batch."
+    )
 
 
 def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
@@ -156,7 +192,10 @@ def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
 
 
 def test_a_baseline_that_is_best_is_kept() -> None:
-    assert led(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)})).verdict == "Keep the baseline base."
+    assert (
+        led(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)})).verdict
+        == "Keep the baseline base."
+    )
     once = led(study({"base": (100.0, 200.0), "other": (50.0, 200.0)}))
     assert once.verdict == "Keep the baseline base on interactive."
     assert once.reasons == ["No config is significantly faster than the baseline on medium_batch."]
@@ -164,7 +203,10 @@ def test_a_baseline_that_is_best_is_kept() -> None:
 
 def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None:
     found = led(study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)}))
-    assert found.verdict == "Use early on interactive. Use late on medium_batch. Their quality was not measured."
+    assert (
+        found.verdict
+        == "Use early on interactive. Use late on medium_batch. Their quality was not measured."
+    )
     assert [reason.split(" (95")[0] for reason in found.reasons] == [
         "early: 1.50×",
         "late: 1.50×",
@@ -177,7 +219,11 @@ def test_a_choice_that_failed_now_and_then_is_named_with_a_caution() -> None:
     points = []
     for point in summary.points:
         is_it = point.point.config.engine == "quick" and point.point.workload == "interactive"
-        runs = (point.runs[0].model_copy(update={"outcome": Outcome.CRASHED}), *point.runs[1:]) if is_it else point.runs
+        runs = (
+            (point.runs[0].model_copy(update={"outcome": Outcome.CRASHED}), *point.runs[1:])
+            if is_it
+            else point.runs
+        )
         points.append(point.model_copy(update={"runs": runs}))
     found = led(summary.model_copy(update={"points": tuple(points)}))
     assert "Caution: 1 of its 9 trials on interactive failed." in found.reasons
@@ -186,9 +232,13 @@ def test_a_choice_that_failed_now_and_then_is_named_with_a_caution() -> None:
 
 def test_a_choice_that_misses_an_objective_is_named_with_a_caution() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
-    judged = Finding(name="ttft", unit="s", limit=0.2, estimate=Estimate(value=0.5), verdict=Verdict.MISSED)
+    judged = Finding(
+        name="ttft", unit="s", limit=0.2, estimate=Estimate(value=0.5), verdict=Verdict.MISSED
+    )
     points = tuple(
-        point.model_copy(update={"objectives": (judged,)}) if point.point.workload == "interactive" else point
+        point.model_copy(update={"objectives": (judged,)})
+        if point.point.workload == "interactive"
+        else point
         for point in summary.points
     )
     found = led(summary.model_copy(update={"points": points}))
@@ -212,7 +262,9 @@ def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
     assert led(summary).verdict == "No ranking: one start."
     assert "3 starts" in led(summary).reasons[0]
-    assert [rank_text(entry) for entry in summary.rankings[0].entries] == ["one start, not ranked"] * 2
+    assert [rank_text(entry) for entry in summary.rankings[0].entries] == [
+        "one start, not ranked"
+    ] * 2
 
 
 def test_one_config_is_no_choice() -> None:
@@ -232,10 +284,24 @@ def without(summary: StudySummary, config: str, workload: str) -> StudySummary:
     """As if it had failed there."""
     rankings = []
     for one in summary.rankings:
-        kept = [entry for entry in one.entries if one.workload != workload or entry.config.engine != config]
-        is_lost = len(kept) < len(one.entries) and one.baseline is not None and one.baseline.engine == config
-        bests = tuple(best for best in one.possible_bests if any(entry.config == best for entry in kept))
-        left = {"entries": tuple(kept), "baseline": None if is_lost else one.baseline, "possible_bests": bests}
+        kept = [
+            entry
+            for entry in one.entries
+            if one.workload != workload or entry.config.engine != config
+        ]
+        is_lost = (
+            len(kept) < len(one.entries)
+            and one.baseline is not None
+            and one.baseline.engine == config
+        )
+        bests = tuple(
+            best for best in one.possible_bests if any(entry.config == best for entry in kept)
+        )
+        left = {
+            "entries": tuple(kept),
+            "baseline": None if is_lost else one.baseline,
+            "possible_bests": bests,
+        }
         rankings.append(one.model_copy(update=left))
     return summary.model_copy(update={"rankings": tuple(rankings)})
 
@@ -286,7 +352,9 @@ def test_one_whose_quality_is_flagged_is_never_recommended() -> None:
     where = "on interactive and medium_batch, but its quality is flagged: perplexity +900 %."
     assert found.verdict == "Keep the baseline base."
     assert found.reasons == [f"quick is the fastest {where}"]
-    slower = with_quality(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}), base="perplexity +900 %", slow=None)
+    slower = with_quality(
+        study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}), base="perplexity +900 %", slow=None
+    )
     assert led(slower).verdict == f"base is the fastest {where}"
     assert (found_lead := lead(slower)) is not None
     assert not found_lead.chosen
@@ -312,11 +380,21 @@ def test_on_each_workload_too_a_flag_is_said() -> None:
     found = led(with_quality(summary, base=None, early="broken", late=None))
     assert found.verdict == "Keep the baseline base on interactive. Use late on medium_batch."
     assert found.reasons[0].startswith("late: 1.50× (95 % CI 1")
-    assert found.reasons[1] == "early is the fastest on interactive, but its quality is flagged: broken."
+    assert (
+        found.reasons[1]
+        == "early is the fastest on interactive, but its quality is flagged: broken."
+    )
 
 
 def test_where_the_fastest_is_flagged_the_best_of_the_others_is_to_be_used() -> None:
-    summary = study({"base": (100.0, 200.0), "wild": (400.0, 800.0), "quick": (150.0, 300.0), "slow": (110.0, 220.0)})
+    summary = study(
+        {
+            "base": (100.0, 200.0),
+            "wild": (400.0, 800.0),
+            "quick": (150.0, 300.0),
+            "slow": (110.0, 220.0),
+        }
+    )
     found = led(with_quality(summary, base=None, wild="perplexity +900 %", quick=None, slow=None))
     assert found.verdict == "Use quick."
     assert found.reasons[0].startswith("1.50× (95 % CI ")
@@ -326,13 +404,27 @@ def test_where_the_fastest_is_flagged_the_best_of_the_others_is_to_be_used() -> 
 
 def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
     """`small` is tied with `sure` everywhere; on one workload only `wild`, which is out, is ahead of it."""
-    summary = study({"base": (100.0, 200.0), "wild": (400.0, 320.0), "sure": (150.0, 300.0), "small": (150.0, 200.0)})
+    summary = study(
+        {
+            "base": (100.0, 200.0),
+            "wild": (400.0, 320.0),
+            "sure": (150.0, 300.0),
+            "small": (150.0, 200.0),
+        }
+    )
     entries = {one.config.engine: one for one in summary.rankings[1].entries}
-    tied = {"wild": ["sure"], "sure": ["wild", "small"], "small": ["sure", "base"], "base": ["small"]}
+    tied = {
+        "wild": ["sure"],
+        "sure": ["wild", "small"],
+        "small": ["sure", "base"],
+        "base": ["small"],
+    }
     second = summary.rankings[1].model_copy(
         update={
             "entries": tuple(
-                entries[name].model_copy(update={"undecided_with": tuple(entries[other].config for other in others)})
+                entries[name].model_copy(
+                    update={"undecided_with": tuple(entries[other].config for other in others)}
+                )
                 for name, others in tied.items()
             ),
             "possible_bests": (entries["wild"].config, entries["sure"].config),
@@ -352,7 +444,10 @@ def test_quality_without_a_result_is_said() -> None:
     known = with_quality(summary, base=None, quick=None)
     assert led(known).verdict == "Use quick."
     alone = tuple(one.model_copy(update={"estimates": {}}) for one in known.quality)
-    assert led(known.model_copy(update={"quality": alone})).verdict == "Use quick. Its quality is unknown."
+    assert (
+        led(known.model_copy(update={"quality": alone})).verdict
+        == "Use quick. Its quality is unknown."
+    )
 
 
 @pytest.mark.parametrize("form", ["terminal", "page", "Markdown"])
@@ -374,6 +469,7 @@ def test_every_form_begins_with_the_same_sentence(form: str) -> None:
 def test_where_nothing_has_a_result_there_is_no_answer() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     nothing = tuple(
-        one.model_copy(update={"entries": (), "baseline": None, "possible_bests": ()}) for one in summary.rankings
+        one.model_copy(update={"entries": (), "baseline": None, "possible_bests": ()})
+        for one in summary.rankings
     )
     assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer:"

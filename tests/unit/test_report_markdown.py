@@ -16,7 +16,14 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.support.study_folders import write_folder
-from tests.support.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import (
+    demo_study,
+    make_instance,
+    make_plan,
+    make_trial,
+    speed_metrics,
+    summarize,
+)
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 
@@ -72,8 +79,12 @@ def stands_in(value: float, text: str) -> bool:
 
 def test_every_figure_of_the_summary_is_in_its_row(demo: StudySummary, text: str) -> None:
     for point in demo.points:
-        section = text.split(f"## Workload `{point.point.workload}`")[1].split("## Workload", maxsplit=1)[0]
-        rows = "\n".join(line for line in section.splitlines() if f"`{point.point.config.name}`" in line)
+        section = text.split(f"## Workload `{point.point.workload}`")[1].split(
+            "## Workload", maxsplit=1
+        )[0]
+        rows = "\n".join(
+            line for line in section.splitlines() if f"`{point.point.config.name}`" in line
+        )
         for metric, estimate in point.metrics.items():
             factor = {"s": 1e-3, "bytes": 2**20}.get(demo.definitions[metric].unit, 1.0)
             assert estimate.interval is not None
@@ -109,9 +120,13 @@ def test_where_a_device_was_used_its_memory_stands_beside_speed() -> None:
     """*Not yet run on a GPU.*"""
     plan = make_plan(["a"], [INTERACTIVE])
     gib = 2**30
-    held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
+    held = Memory(
+        resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib
+    )
     trials = [
-        make_trial(plan.points[0], block, index, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)
+        make_trial(
+            plan.points[0], block, index, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held
+        )
         for block in range(3)
         for index in range(2)
     ]
@@ -135,7 +150,9 @@ def test_nothing_ran_yet() -> None:
 
 
 def test_one_instance_is_cautioned_about() -> None:
-    plan = make_plan(["a", "b"], [INTERACTIVE], Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3)))
+    plan = make_plan(
+        ["a", "b"], [INTERACTIVE], Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3))
+    )
     trials = [
         make_trial(point, 0, index, metrics=speed_metrics(INTERACTIVE, speed + index / 10))
         for point, speed in zip(plan.points, (100.0, 200.0), strict=True)
@@ -154,7 +171,12 @@ def test_the_best_latency_is_the_lowest() -> None:
     measure = Measure(metric="latency", starts=Count(min=3, max=3), trials=Count(min=2, max=2))
     plan = make_plan(["slow", "fast"], [INTERACTIVE], measure)
     trials = [
-        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed * (1 + (block + index) / 10_000)))
+        make_trial(
+            point,
+            block,
+            index,
+            metrics=speed_metrics(INTERACTIVE, speed * (1 + (block + index) / 10_000)),
+        )
         for point, speed in zip(plan.points, (100.0, 200.0), strict=True)
         for block in range(3)
         for index in range(2)
@@ -189,11 +211,15 @@ def test_the_table_stars_what_the_answer_recommends(
     assert figure.startswith("100.0 ± 0")
 
 
-def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
+def test_a_report_is_utf_8_and_has_its_figures_beside_it(
+    demo: StudySummary, tmp_path: Path
+) -> None:
     path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/answer-ratios.svg" in linked
-    assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
+    assert sorted(linked) == sorted(
+        f"figures/{one.name}" for one in (path.parent / "figures").iterdir()
+    )
     assert path == tmp_path / "report" / "report.md"
     assert "×" in path.read_text(encoding="utf-8")
     assert "Ã" not in path.read_text(encoding="utf-8")

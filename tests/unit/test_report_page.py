@@ -75,7 +75,12 @@ def test_the_answer_comes_first_and_every_link_leads_somewhere(text: str) -> Non
     )
     assert len(outline.ids) == len(set(outline.ids))
     assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids)
-    for wanted in ("what-failed-and-why", "starts", "where-it-was-measured", "how-the-figures-are-made"):
+    for wanted in (
+        "what-failed-and-why",
+        "starts",
+        "where-it-was-measured",
+        "how-the-figures-are-made",
+    ):
         assert wanted in outline.ids
 
 
@@ -95,12 +100,18 @@ def test_nothing_is_fetched_and_only_hashed_scripts_run(text: str) -> None:
 
 
 def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
-    data = [json.loads(script) for kind, script in Outline(text).scripts if kind == "application/json"]
+    data = [
+        json.loads(script) for kind, script in Outline(text).scripts if kind == "application/json"
+    ]
     figures = {one["name"]: one for one in data if "name" in one}
     ratios = figures["answer-ratios"]
     config, workload = (ratios["fields"].index(field) for field in ("config", "workload"))
     shown = {(row[config], row[workload]) for row in ratios["values"]}
-    ranked = {(entry.config.engine, ranking.workload) for ranking in demo.rankings for entry in ranking.entries}
+    ranked = {
+        (entry.config.engine, ranking.workload)
+        for ranking in demo.rankings
+        for entry in ranking.entries
+    }
     assert {(str(name).split()[-1], where) for name, where in shown} == ranked
 
 

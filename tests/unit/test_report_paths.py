@@ -30,7 +30,12 @@ def test_what_lies_in_a_known_folder_is_shortened(text: str, shown: str) -> None
 def test_failures_and_their_log_lines() -> None:
     plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
     bad = make_trial(
-        plan.points[0], 0, 0, outcome=Outcome.CRASHED, cause="no /data/home/x", log_lines=("at /data/home/y.py",)
+        plan.points[0],
+        0,
+        0,
+        outcome=Outcome.CRASHED,
+        cause="no /data/home/x",
+        log_lines=("at /data/home/y.py",),
     )
     failure = shorten_report_paths(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
     assert failure.cause == "no …/x"

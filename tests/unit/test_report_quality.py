@@ -26,7 +26,9 @@ def quality_study() -> tuple[Plan, list[tuple[QualityRecord, pa.Table | None]]]:
     tables = [rows(logits(1)), rows(noisy(0.1)), rows(noisy(1.5)), None]
     same = Answer(prompt="Why?", text="Because.", tokens=(1, 2, 3))
     other = Answer(prompt="Why?", text="<b>no|no</b>", tokens=(1, *[9] * 20))
-    task = TaskResult(task="capitals", metric="acc,none", value=0.75, standard_error=0.09, samples=24)
+    task = TaskResult(
+        task="capitals", metric="acc,none", value=0.75, standard_error=0.09, samples=24
+    )
     records = [
         record("bf16").model_copy(update={"answers": (same,), "tasks": (task,)}),
         record("w8").model_copy(
@@ -85,13 +87,18 @@ def test_without_the_unquantized_model_no_variant_is_said_to_keep_its_quality() 
     records = [record for record, _ in measured if record.config.variant != "m/bf16"]
     alone = summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
     said = [markdown_phrase(sentence) for sentence in quality_sentences(alone)]
-    assert any(one.startswith("Quality: that of `w8` and `w4` is unknown: the unquantized model") for one in said)
+    assert any(
+        one.startswith("Quality: that of `w8` and `w4` is unknown: the unquantized model")
+        for one in said
+    )
     assert not any("within the limits" in one for one in said)
 
 
 def test_the_table_has_every_config_and_what_became_of_it() -> None:
     section = section_text()
-    lines = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `")}
+    lines = {
+        line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `")
+    }
     assert "12 windows, 480 scored tokens" in section
     assert "from the 8 likeliest tokens" in section
     assert "| baseline" in lines["`bf16`"]
@@ -133,7 +140,12 @@ def test_figures_are_numbers_and_a_loss_beyond_the_limits_is_an_alarm() -> None:
 def test_a_variant_against_itself_shows_zero() -> None:
     line = next(line for line in section_text().splitlines() if line.startswith("| `bf16`"))
     points = [point.strip() for point in line.split("|")]
-    assert [point for point in points if "[" in point][-4:] == ["0 [0, 0]", "0 [0, 0]", "0 [0, 0]", "100 [100, 100]"]
+    assert [point for point in points if "[" in point][-4:] == [
+        "0 [0, 0]",
+        "0 [0, 0]",
+        "0 [0, 0]",
+        "100 [100, 100]",
+    ]
 
 
 def test_what_was_never_measured_has_no_column() -> None:

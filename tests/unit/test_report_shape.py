@@ -41,13 +41,22 @@ from bitbench.study.workload import Workload
             "128 tokens, Poisson arrivals at 10.5 requests/s, 105 requests per trial.",
         ),
         (
-            {"arrival": {"kind": "constant", "rate": 4}, "requests": 6, "conversation": {"turns": 3, "think": "2s"}},
+            {
+                "arrival": {"kind": "constant", "rate": 4},
+                "requests": 6,
+                "conversation": {"turns": 3, "think": "2s"},
+            },
             "Input 256 tokens, output 64 tokens, conversations of 3 turns with 2.00 s of thinking between them, "
             "one conversation each 250 ms, 6 requests per trial.",
         ),
     ],
 )
 def test_sentences(asked: Json, sentence: str) -> None:
-    workload = Workload.model_validate({"name": "w", "input_tokens": 256, "output_tokens": 64, **asked})
-    said = "".join(f"<{part.text}>" if isinstance(part, Name) else str(part) for part in workload_shape(workload))
+    workload = Workload.model_validate(
+        {"name": "w", "input_tokens": 256, "output_tokens": 64, **asked}
+    )
+    said = "".join(
+        f"<{part.text}>" if isinstance(part, Name) else str(part)
+        for part in workload_shape(workload)
+    )
     assert said == sentence

@@ -42,7 +42,12 @@ def at_rate(rate: float) -> Workload:
 
 def sweep_study(name: str = "server") -> tuple[Plan, list[TrialRecord]]:
     """Meets its objective up to 40 requests/s; at 160 one of two trials fails it and the other is overloaded."""
-    plan = make_plan([name], [at_rate(rate) for rate in reversed(RATES)], ONE_START, objectives={"ttft_p99": "200ms"})
+    plan = make_plan(
+        [name],
+        [at_rate(rate) for rate in reversed(RATES)],
+        ONE_START,
+        objectives={"ttft_p99": "200ms"},
+    )
     trials = []
     for rate in RATES:
         point = Point(config=Config(variant=NO_MODEL, engine=name), workload=f"rate-{rate:g}")
@@ -57,10 +62,16 @@ def sweep_study(name: str = "server") -> tuple[Plan, list[TrialRecord]]:
                 ttft_p99_s=0.03 + rate / 200,
                 tpot_s=0.002,
             )
-            result = ObjectiveResult(holds=rate < 100, why_not=None if rate < 100 else "ttft_p99 was 830 ms")
+            result = ObjectiveResult(
+                holds=rate < 100, why_not=None if rate < 100 else "ttft_p99 was 830 ms"
+            )
             given = {"metrics": metrics, "objectives": result}
             if rate > 100 and index == 1:
-                given = {"outcome": Outcome.OVERLOADED, "cause": "HTTP 429: no.", "failed_requests": 7}
+                given = {
+                    "outcome": Outcome.OVERLOADED,
+                    "cause": "HTTP 429: no.",
+                    "failed_requests": 7,
+                }
             trials.append(make_trial(point, 0, index, **given))
     return plan, trials
 
@@ -71,7 +82,9 @@ def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> Stu
 
 def document_of(summary: StudySummary) -> Document:
     charts = (Chart(figure) for figure in load_curve_figures(summary, Labels.of(summary)))
-    return Document(say("a sweep"), (*charts, *bullets(sweep_answer(summary))), (sweep_section(summary),))
+    return Document(
+        say("a sweep"), (*charts, *bullets(sweep_answer(summary))), (sweep_section(summary),)
+    )
 
 
 def answer_of(summary: StudySummary) -> str:
@@ -85,7 +98,9 @@ def test_the_table_fits_and_is_sorted_by_load(width: int) -> None:
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
-    rows = [line.split() for line in lines if line.strip() and line.split()[0] in ("10", "40", "160")]
+    rows = [
+        line.split() for line in lines if line.strip() and line.split()[0] in ("10", "40", "160")
+    ]
     assert [row[0] for row in rows] == ["10", "40", "160"]
     assert "meets (2)" in " ".join(rows[1])
     assert rows[2][1] == "fails,"  # beside its load
@@ -94,7 +109,9 @@ def test_the_table_fits_and_is_sorted_by_load(width: int) -> None:
 
 def test_the_answer_names_the_highest_point_that_held() -> None:
     sentences = answer_of(summary_of())
-    assert "The highest point that met `ttft_p99` ≤ 200 ms in every trial: 40 requests/s" in sentences
+    assert (
+        "The highest point that met `ttft_p99` ≤ 200 ms in every trial: 40 requests/s" in sentences
+    )
     assert "Requests failed on `rate-160`: HTTP 429: no." in sentences
     assert "Over all its requests that is inconclusive: " in sentences
 
@@ -111,7 +128,9 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
     ("found", "said"),
     [
         (
-            RateAnswer(rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=9, stop=SearchStop.PRECISE),
+            RateAnswer(
+                rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=9, stop=SearchStop.PRECISE
+            ),
             "**40.4 [39.6, 41.7] requests/s** (95 % interval, 9 trials).",
         ),
         (
@@ -130,20 +149,32 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
         ),
         (
             RateAnswer(
-                rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=15, stop=SearchStop.TRIALS, refuted=(40, 39, 38)
+                rate=40.4,
+                low=39.6,
+                high=41.7,
+                confidence=0.95,
+                trials=15,
+                stop=SearchStop.TRIALS,
+                refuted=(40, 39, 38),
             ),
             "requests/s missed the limits. All its trials were used",
         ),
         (
-            RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=12, stop=SearchStop.TRIALS),
+            RateAnswer(
+                rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=12, stop=SearchStop.TRIALS
+            ),
             "(95 % interval, 12 trials). All its trials were used; more --trials narrow it.",
         ),
         (
-            RateAnswer(rate=99.0, low=99.0, high=None, confidence=0.95, trials=3, stop=SearchStop.HIGHEST),
+            RateAnswer(
+                rate=99.0, low=99.0, high=None, confidence=0.95, trials=3, stop=SearchStop.HIGHEST
+            ),
             "is met even at 99 requests/s, the highest rate tried. --max-rate allows more.",
         ),
         (
-            RateAnswer(rate=None, low=None, high=0.5, confidence=0.95, trials=3, stop=SearchStop.LOWEST),
+            RateAnswer(
+                rate=None, low=None, high=0.5, confidence=0.95, trials=3, stop=SearchStop.LOWEST
+            ),
             "is not met, not even at 0.5 requests/s, the lowest rate that was tried.",
         ),
         (
@@ -151,11 +182,15 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
             "the lowest rate that was tried. The search was interrupted; the same command",
         ),
         (
-            RateAnswer(rate=None, low=None, high=1.0, confidence=0.95, trials=2, stop=SearchStop.TRIALS),
+            RateAnswer(
+                rate=None, low=None, high=1.0, confidence=0.95, trials=2, stop=SearchStop.TRIALS
+            ),
             "the lowest rate that was tried. All its trials were used; more --trials narrow it.",
         ),
         (
-            RateAnswer(rate=64.0, low=64.0, high=None, confidence=0.95, trials=3, stop=SearchStop.TRIALS),
+            RateAnswer(
+                rate=64.0, low=64.0, high=None, confidence=0.95, trials=3, stop=SearchStop.TRIALS
+            ),
             "the highest rate tried. All its trials were used; more --trials narrow it.",
         ),
         (
@@ -168,27 +203,38 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
         ),
     ],
 )
-def test_a_search_says_its_rate_its_interval_and_why_it_stopped(found: RateAnswer, said: str) -> None:
+def test_a_search_says_its_rate_its_interval_and_why_it_stopped(
+    found: RateAnswer, said: str
+) -> None:
     assert said in answer_of(summary_of(search=found))
 
 
 def test_a_search_without_a_trial_that_counts_names_no_rate() -> None:
     untried = RateAnswer(rate=None, low=None, high=None, confidence=0.95, trials=0, stop=None)
     summary = summarize(sweep_study()[0], [], []).model_copy(update={"search": untried})
-    assert "≤ 200 ms: no trial was finished; the same command with --into resumes the search." in answer_of(summary)
+    assert (
+        "≤ 200 ms: no trial was finished; the same command with --into resumes the search."
+        in answer_of(summary)
+    )
     assert "not even at" not in answer_of(summary)
 
 
 @pytest.mark.parametrize(
-    ("stop", "code"), [(None, ExitCode.INCONCLUSIVE), (SearchStop.LOWEST, ExitCode.FAILED)], ids=["open", "lowest"]
+    ("stop", "code"),
+    [(None, ExitCode.INCONCLUSIVE), (SearchStop.LOWEST, ExitCode.FAILED)],
+    ids=["open", "lowest"],
 )
-def test_a_search_that_was_interrupted_has_not_failed(stop: SearchStop | None, code: ExitCode) -> None:
+def test_a_search_that_was_interrupted_has_not_failed(
+    stop: SearchStop | None, code: ExitCode
+) -> None:
     found = RateAnswer(rate=None, low=None, high=4.0, confidence=0.95, trials=1, stop=stop)
     assert summary_of(search=found).exit_code() is code
 
 
 def test_a_rate_that_no_long_trial_met_is_inconclusive() -> None:
-    found = RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=13, stop=SearchStop.TRIALS)
+    found = RateAnswer(
+        rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=13, stop=SearchStop.TRIALS
+    )
     assert summary_of(search=found).exit_code() is ExitCode.INCONCLUSIVE
     verified = found.model_copy(update={"verified": 36.0, "verified_requests": 3900})
     assert summary_of(search=verified).exit_code() is ExitCode.DONE
@@ -197,7 +243,9 @@ def test_a_rate_that_no_long_trial_met_is_inconclusive() -> None:
 def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
     document = document_of(summary_of("<script>&"))
     figure, throughput = (block.figure for block in document.answer if isinstance(block, Chart))
-    assert [row["series"] for row in throughput.rows if "series" in row] == ["output throughput"] * len(RATES)
+    assert [row["series"] for row in throughput.rows if "series" in row] == [
+        "output throughput"
+    ] * len(RATES)
     lines = [row for row in figure.rows if "series" in row]
     assert len(lines) == 2 * len(RATES)  # the median and the 99th percentile
     assert [row["at"] for row in lines if row["series"] == "TTFT p99"] == ["10", "40", "160"]
@@ -209,12 +257,18 @@ def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
 
 
 def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None:
-    found = RateAnswer(rate=47.0, low=41.0, high=55.0, confidence=0.95, trials=9, stop=SearchStop.PRECISE)
+    found = RateAnswer(
+        rate=47.0, low=41.0, high=55.0, confidence=0.95, trials=9, stop=SearchStop.PRECISE
+    )
     summary = summary_of(search=found)
     figure, throughput = load_curve_figures(summary, Labels.of(summary))
     assert figure.title == "Time to first token by offered rate"
     assert throughput.title == "Output throughput by offered rate"
-    assert [row["x"] for row in figure.rows if row.get("series") == "TTFT p99"] == [10.0, 40.0, 160.0]
+    assert [row["x"] for row in figure.rows if row.get("series") == "TTFT p99"] == [
+        10.0,
+        40.0,
+        160.0,
+    ]
     limit, answer = (row for row in figure.rows if "guide" in row)
     assert (limit["guide"], limit["guide_y"]) == ("ttft_p99 ≤ 200 ms", 200.0)
     assert (answer["guide"], answer["guide_x"]) == ("47.0 requests/s", 47.0)

@@ -51,7 +51,8 @@ def test_batches_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "mark", "verdict"), [(0.3, "✓", "met"), (0.05, "✗", "missed"), (0.15, "?", "inconclusive")]
+    ("limit", "mark", "verdict"),
+    [(0.3, "✓", "met"), (0.05, "✗", "missed"), (0.15, "?", "inconclusive")],
 )
 def test_objectives_have_a_verdict_per_point_on_the_page_and_in_the_terminal(
     limit: float, mark: str, verdict: str
@@ -89,7 +90,9 @@ def test_json_has_tails_and_verdicts_as_numbers() -> None:
 def test_the_table_of_figures_has_the_pooled_tail(tmp_path: Path) -> None:
     summary = study(even(3, 3, 8))
     (point,) = summary.points
-    per_trial = point.model_copy(update={"metrics": {**point.metrics, "ttft_p99_s": point.metrics["ttft_s"]}})
+    per_trial = point.model_copy(
+        update={"metrics": {**point.metrics, "ttft_p99_s": point.metrics["ttft_s"]}}
+    )
     results = Results(StudyFolder(tmp_path), tmp_path)
     results._of.summary = summary.model_copy(update={"points": (per_trial,)})
     rows = {row["metric"]: row for row in results.points.to_arrow().to_pylist()}

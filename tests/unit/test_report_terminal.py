@@ -29,7 +29,9 @@ def test_it_fits_and_says_the_answer(width: int) -> None:
         "Workload medium_batch"
     )  # what is read last stays on the screen
     assert "2–3" in text
-    assert re.search(r"unsupported \(\d+ trials\): broken on interactive and medium_batch: Quant type", joined)
+    assert re.search(
+        r"unsupported \(\d+ trials\): broken on interactive and medium_batch: Quant type", joined
+    )
     assert "refused" in text
 
 

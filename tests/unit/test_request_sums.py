@@ -7,7 +7,13 @@ import pytest
 import bitbench.records.request_sums as request_sums_module
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import metrics_of_trial
-from bitbench.records.request_sums import HIGHEST_S, LOWEST_S, RELATIVE_ERROR, RequestSums, TimeSketch
+from bitbench.records.request_sums import (
+    HIGHEST_S,
+    LOWEST_S,
+    RELATIVE_ERROR,
+    RequestSums,
+    TimeSketch,
+)
 from bitbench.study.objective import Objective
 from tests.support.synthetic import request_rows
 
@@ -33,14 +39,19 @@ def test_every_percentile_is_within_the_error(seed: int) -> None:
     values = np.exp(random.normal(-3, 2, size=int(random.choice([7, 300, 5_000]))))
     sketch = sketch_of(values)
     for share in SHARES:
-        assert sketch.quantile(share) == pytest.approx(np.quantile(values, share), rel=RELATIVE_ERROR * 1.0001)
+        assert sketch.quantile(share) == pytest.approx(
+            np.quantile(values, share), rel=RELATIVE_ERROR * 1.0001
+        )
     assert sketch.statistic("mean") == pytest.approx(values.mean())
 
 
 @pytest.mark.parametrize("kept", [0, 500, 1_000])
 def test_merged_sketches_are_one_of_all_values_and_exact_up_to_their_limit(kept: int) -> None:
     values = np.exp(np.random.default_rng(1).normal(-5, 3, size=1_000))
-    merged, together = sketch_of(values[:300], values[300:], kept=kept), sketch_of(values, kept=kept)
+    merged, together = (
+        sketch_of(values[:300], values[300:], kept=kept),
+        sketch_of(values, kept=kept),
+    )
     assert merged.count == together.count == 1_000
     assert merged.is_exact == (kept == 1_000)
     for share in SHARES:
@@ -62,11 +73,15 @@ def many_rows(count: int) -> pa.Table:
     for number, planned in enumerate(np.sort(random.uniform(0, 10, count))):
         first = planned + random.lognormal(-3, 0.5) + 0.02 * planned  # a queue that grows
         chunks = (first + np.cumsum(random.lognormal(-5, 0.3, 4))).tolist()
-        rows.append({"request": number, "planned_s": planned, "scheduled_s": planned, "chunk_s": chunks})
+        rows.append(
+            {"request": number, "planned_s": planned, "scheduled_s": planned, "chunk_s": chunks}
+        )
     return request_rows(*rows)
 
 
-def test_requests_of_several_processes_add_up_to_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_of_several_processes_add_up_to_those_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Means, rates, and counts are exact, percentiles where all times are kept, and else within 1 %."""
     table = many_rows(2_000)
     whole = RequestSums.of(table, OBJECTIVES)
@@ -87,7 +102,9 @@ def test_requests_of_several_processes_add_up_to_those_of_one(monkeypatch: pytes
     found = metrics_of_trial(sketched)
     for name, expected in exact:
         error = RELATIVE_ERROR * 1.0001 if "_p" in name else 1e-9
-        assert getattr(found, name) == (None if expected is None else pytest.approx(expected, rel=error))
+        assert getattr(found, name) == (
+            None if expected is None else pytest.approx(expected, rel=error)
+        )
     judged, judged_exactly = judge_objectives(sketched), judge_objectives(whole)
     assert judged is not None
     assert judged_exactly is not None
@@ -98,8 +115,12 @@ def test_requests_of_several_processes_add_up_to_those_of_one(monkeypatch: pytes
 def test_the_first_failure_and_the_first_wrong_request_are_found_in_any_order() -> None:
     good = {"planned_s": 0.0, "chunk_s": [1.0]}
     late = request_rows({**good, "request": 0, "status": "broken", "error": "second", "end_s": 2.0})
-    early = request_rows({**good, "request": 9, "status": "stalled", "error": "first", "end_s": 1.5})
-    wrong = request_rows({**good, "request": 5, "output_tokens": 3}, {**good, "request": 7, "output_tokens": 4})
+    early = request_rows(
+        {**good, "request": 9, "status": "stalled", "error": "first", "end_s": 1.5}
+    )
+    wrong = request_rows(
+        {**good, "request": 5, "output_tokens": 3}, {**good, "request": 7, "output_tokens": 4}
+    )
     for tables in ((late, early, wrong), (wrong, early, late)):
         sums = RequestSums.of(tables[0])
         for table in tables[1:]:

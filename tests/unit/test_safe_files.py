@@ -57,7 +57,9 @@ def test_the_folder_that_a_person_names_may_be_their_link_and_none_below_it(tmp_
         SafeFolder(tmp_path / "named").write("below/b.txt", "x")
 
 
-def test_a_file_in_a_studys_folder_is_contained_by_it_and_any_other_by_its_own(tmp_path: Path) -> None:
+def test_a_file_in_a_studys_folder_is_contained_by_it_and_any_other_by_its_own(
+    tmp_path: Path,
+) -> None:
     study = tmp_path / "study"
     study.mkdir()
     (study / "away").symlink_to(tmp_path)

@@ -39,7 +39,9 @@ def study(request: pytest.FixtureRequest) -> str:
 def document(study: str, tmp_path_factory: pytest.TempPathFactory) -> Document:
     home = tmp_path_factory.mktemp(study)
     recorded = Path(__file__).parents[1] / "features" / "explain" / "data" / study
-    folder = StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
+    folder = (
+        StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
+    )
     return StudyReport(folder, home).document
 
 
@@ -89,7 +91,9 @@ def is_row(points: list[str], row: Row) -> bool:
     names = row_names(row).split(", ")
     numbers = [number for point in points if point not in names for number in numbers_in(point)]
     known = numbers_of_row(row)
-    return set(names) <= {*points} and all(any(number.is_like(other) for other in known) for number in numbers)
+    return set(names) <= {*points} and all(
+        any(number.is_like(other) for other in known) for number in numbers
+    )
 
 
 def strangers(lines: list[list[str]], document: Document) -> list[list[str]]:

@@ -16,7 +16,8 @@ def plan_of(engines: int = 3, workloads: int = 2, **measure: object) -> Plan:
             "name": "s",
             "engines": [{"engine": "null", "name": f"e{i}"} for i in range(engines)],
             "workloads": [
-                {"name": f"w{i}", "concurrency": 1, "input_tokens": 1, "output_tokens": 2} for i in range(workloads)
+                {"name": f"w{i}", "concurrency": 1, "input_tokens": 1, "output_tokens": 2}
+                for i in range(workloads)
             ],
             "measure": {"starts": 2, "trials": {"min": 2, "max": 4}, **measure},
         }
@@ -26,11 +27,17 @@ def plan_of(engines: int = 3, workloads: int = 2, **measure: object) -> Plan:
         for setup in study.engines
         for workload in study.workloads
     )
-    return Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), points=points)
+    return Plan(
+        study=study, variants=(Variant(name="none", model="none", recipe="none"),), points=points
+    )
 
 
 def trial(
-    point: Point, block: int, outcome: Outcome = Outcome.OK, value: float = 1.0, duration: float = 1.0
+    point: Point,
+    block: int,
+    outcome: Outcome = Outcome.OK,
+    value: float = 1.0,
+    duration: float = 1.0,
 ) -> TrialRecord:
     return TrialRecord(
         id="t", point=point, block=block, index=0, instance_id="i", started_at="", duration_s=duration, outcome=outcome,
@@ -52,7 +59,10 @@ def study_of(
     closed: tuple[Point, ...] = (),
     repeatable: frozenset[str] = frozenset(),
 ) -> PaperStudy:
-    planner, residence = FixedPlanner(plan, blocks, trials, closed), FixedResidence(plan, together, most)
+    planner, residence = (
+        FixedPlanner(plan, blocks, trials, closed),
+        FixedResidence(plan, together, most),
+    )
     return PaperStudy(plan, planner, residence, repeatable=repeatable)
 
 
@@ -64,7 +74,9 @@ def run_to_the_end(study: PaperStudy, outcomes: dict[Point, Outcome] | None = No
             for workload in member.workloads:
                 point = Point(config=member.config, workload=workload.name)
                 while study.progress.wants_trial(point, group.block):
-                    study.measure(trial(point, group.block, (outcomes or {}).get(point, Outcome.OK)))
+                    study.measure(
+                        trial(point, group.block, (outcomes or {}).get(point, Outcome.OK))
+                    )
         assert len(groups) < 100
     return groups
 
@@ -77,7 +89,10 @@ def test_every_block_starts_every_config_once_in_an_order_of_its_own() -> None:
     plan = plan_of(engines=6)
     groups = run_to_the_end(study_of(plan))
     assert len(groups) == 12
-    orders = [[name for group in groups if group.block == block for name in names(group)] for block in (0, 1)]
+    orders = [
+        [name for group in groups if group.block == block for name in names(group)]
+        for block in (0, 1)
+    ]
     assert sorted(orders[0]) == sorted(orders[1]) == [f"e{number}" for number in range(6)]
     assert orders[0] != orders[1]
 
@@ -85,7 +100,10 @@ def test_every_block_starts_every_config_once_in_an_order_of_its_own() -> None:
 def test_configs_that_fit_together_are_one_group() -> None:
     plan = plan_of(engines=6)
     groups = run_to_the_end(study_of(plan, together=True))
-    assert [(group.block, len(group.members), group.rounds) for group in groups] == [(0, 6, 2), (1, 6, 2)]
+    assert [(group.block, len(group.members), group.rounds) for group in groups] == [
+        (0, 6, 2),
+        (1, 6, 2),
+    ]
     assert names(groups[0]) != names(groups[1])
 
 
@@ -128,13 +146,18 @@ def test_a_disturbed_trial_is_repeated_once_per_block_and_never_given_up() -> No
     plan = plan_of(engines=1, workloads=1)
     study = study_of(plan, blocks=4)
     run_to_the_end(study, {plan.points[0]: Outcome.DISTURBED})
-    assert [len(study.progress.trials_of(plan.points[0], block)) for block in range(4)] == [DISTURBED_REPEATS + 1] * 4
+    assert [len(study.progress.trials_of(plan.points[0], block)) for block in range(4)] == [
+        DISTURBED_REPEATS + 1
+    ] * 4
 
 
 def spoiled(point: Point, block: int, outcome: Outcome, count: int) -> list[TrialRecord]:
     """Of an earlier call, in the first round."""
     found = [trial(point, block, outcome) for _ in range(count)]
-    return [one.model_copy(update={"id": f"{outcome}-{block}-{place}"}) for place, one in enumerate(found)]
+    return [
+        one.model_copy(update={"id": f"{outcome}-{block}-{place}"})
+        for place, one in enumerate(found)
+    ]
 
 
 def test_what_an_earlier_call_rejected_does_not_count_against_this_one() -> None:
@@ -199,7 +222,9 @@ def test_an_interrupted_group_resumes_with_what_is_missing() -> None:
 BASELINE = Config(variant="none", engine="e0")
 
 
-def sized_residence(plan: Plan, fitting: float, weights: dict[str, float] | None = None) -> Residence:
+def sized_residence(
+    plan: Plan, fitting: float, weights: dict[str, float] | None = None
+) -> Residence:
     """For so many configs at once; `weights`: how many others one counts for."""
     available_bytes = int(fitting * NullEngine.overhead_bytes / RESIDENT_SHARE) + 1
     residence = Residence(plan, ENGINES, available_bytes=available_bytes, on_device=False)
@@ -254,7 +279,9 @@ def test_an_interrupted_chunk_goes_on_beside_the_baseline_that_has_its_rounds() 
     done = [member.config for member in group.members]
     study.add(turn(Point(config=one, workload="w0"), number) for number in range(2) for one in done)
     left = [config for config in plan.configs if config not in done]
-    study.add([turn(plan.points[0], 2), turn(Point(config=left[0], workload="w0"), 2)])  # and here it was killed
+    study.add(
+        [turn(plan.points[0], 2), turn(Point(config=left[0], workload="w0"), 2)]
+    )  # and here it was killed
     assert not study.progress.wants_trial(plan.points[0], 0)
     again = study.next_group()
     assert again is not None

@@ -26,7 +26,9 @@ from tests.support.study_folders import write_folder
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"
 PYTHON_SCRIPTS = sorted(
-    path.name for path in SCRIPTS.iterdir() if path.is_file() and re.match(rb"#!.*python", path.read_bytes())
+    path.name
+    for path in SCRIPTS.iterdir()
+    if path.is_file() and re.match(rb"#!.*python", path.read_bytes())
 )
 Loaded = Callable[[str], ModuleType]
 Run = Callable[..., object]
@@ -93,23 +95,42 @@ def test_every_script_is_listed_for_contributors() -> None:
     assert [name for name in PYTHON_SCRIPTS if f"`scripts/{name}`" not in listed] == []
 
 
-def test_overhead_on_the_null_engine(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(loaded("overhead"), "--trials", 2) in (0, 1)  # on a busy machine the limit may be missed
+def test_overhead_on_the_null_engine(
+    loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(loaded("overhead"), "--trials", 2) in (
+        0,
+        1,
+    )  # on a busy machine the limit may be missed
     out, err = capsys.readouterr()
-    assert len(re.findall(r"^null engine, 1 stream, (?:TTFT|TPOT) .* worst of 2 trials", out, re.MULTILINE)) == 2
+    assert (
+        len(
+            re.findall(
+                r"^null engine, 1 stream, (?:TTFT|TPOT) .* worst of 2 trials", out, re.MULTILINE
+            )
+        )
+        == 2
+    )
     assert re.fullmatch(r"trial 1 of 2, \d+ s left\ntrial 2 of 2\n", err)
 
 
 def test_overhead_beside_a_bare_client_shows_its_progress(
-    loaded: Loaded, client: LoadWorkers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    loaded: Loaded,
+    client: LoadWorkers,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     overhead = loaded("overhead")
     monkeypatch.setattr(overhead, "WARM_UP_PAIRS", 1)
     few_tokens = overhead.VLLM_WORKLOAD.model_copy(update={"output_tokens": 3})
     monkeypatch.setattr(overhead, "VLLM_WORKLOAD", few_tokens)
-    overhead.is_undisturbed(client, null("5ms", "300ms"), NOTHING, pairs=2)  # slow, so that a stall does not matter
+    overhead.is_undisturbed(
+        client, null("5ms", "300ms"), NOTHING, pairs=2
+    )  # slow, so that a stall does not matter
     out, err = capsys.readouterr()
-    assert re.search(r"through bitbench over a bare client: \d\.\d{4} .*, 2 pairs, limit 0\.98", out)
+    assert re.search(
+        r"through bitbench over a bare client: \d\.\d{4} .*, 2 pairs, limit 0\.98", out
+    )
     assert re.fullmatch(r"pair 1 of 3, \d+ s left\npair 2 of 3, \d+ s left\npair 3 of 3\n", err)
 
 
@@ -124,7 +145,10 @@ def shootout(loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_the_shootout_measures_and_replaces_its_row(
-    shootout: ModuleType, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shootout: ModuleType,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(shootout, "TOKENS", 3)
     before = json.loads(shootout.RESULTS.read_text())
@@ -132,11 +156,15 @@ def test_the_shootout_measures_and_replaces_its_row(
     (row,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert row["problem"] is None
     assert row["truth"]["requests"] == row["requests"] == 32
-    assert row["ttft_p50_s"] > 0.099  # the server waits for 100 ms; how late a busy machine reads is not tested
+    assert (
+        row["ttft_p50_s"] > 0.099
+    )  # the server waits for 100 ms; how late a busy machine reads is not tested
     is_other = [old for old in before if (old["client"], old["streams"]) != ("ours", 16)]
     assert json.loads(shootout.RESULTS.read_text()) == [*is_other, row]
     page = shootout.DOCUMENT.read_text()
-    assert f"| **bitbench** | {1e3 * row['ttft_p50_s']:.2f} / {1e3 * row['ttft_p99_s']:.2f} |" in page
+    assert (
+        f"| **bitbench** | {1e3 * row['ttft_p50_s']:.2f} / {1e3 * row['ttft_p99_s']:.2f} |" in page
+    )
     assert f"**bitbench**: measured on {row['processor']}." in page
 
 
@@ -148,7 +176,11 @@ def test_the_shootout_measures_and_replaces_its_row(
     ],
 )
 def test_the_shootout_starts_only_with_what_it_needs(
-    shootout: ModuleType, run: Run, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    shootout: ModuleType,
+    run: Run,
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = shootout.RESULTS.read_text()
     with pytest.raises(SystemExit, match="2"):
@@ -160,10 +192,15 @@ def test_the_shootout_starts_only_with_what_it_needs(
 def test_the_page_about_accuracy_says_what_was_measured(shootout: ModuleType, run: Run) -> None:
     assert run(shootout, "--table") == 0
     assert shootout.DOCUMENT.read_text() == (ROOT / "docs" / "accuracy.md").read_text()
-    rows = {(row["client"], row["streams"]): row for row in json.loads(shootout.RESULTS.read_text())}
+    rows = {
+        (row["client"], row["streams"]): row for row in json.loads(shootout.RESULTS.read_text())
+    }
     for (client, _), row in rows.items():
         if client == "ours":  # what the page says that bitbench aims at, and stays within
-            off = {name: abs(row[name] / row["truth"][name] - 1) for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s")}
+            off = {
+                name: abs(row[name] / row["truth"][name] - 1)
+                for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s")
+            }
             assert off["ttft_p50_s"] < 0.005
             assert off["ttft_p99_s"] < 0.03
             assert off["tpot_p50_s"] < 0.005
@@ -172,18 +209,26 @@ def test_the_page_about_accuracy_says_what_was_measured(shootout: ModuleType, ru
     assert f"{most} a CPU-second with 1,024 streams in a process, {fewer} with 256" in scale
 
 
-def test_what_locust_measures_is_read(loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_locust_measures_is_read(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """By a stand-in for locust, which lives in an environment of its own."""
     peers = loaded("shootout_peers.py")
     listeners = SimpleNamespace(add_listener=lambda listener: listener)
-    stand_in = SimpleNamespace(HttpUser=object, task=lambda work: work, events=SimpleNamespace(quitting=listeners))
+    stand_in = SimpleNamespace(
+        HttpUser=object, task=lambda work: work, events=SimpleNamespace(quitting=listeners)
+    )
     monkeypatch.setitem(sys.modules, "locust", stand_in)
-    target = peers.Target("http://x", "key", "null", Path(), streams=1, requests=2, tokens=3, folder=tmp_path)
+    target = peers.Target(
+        "http://x", "key", "null", Path(), streams=1, requests=2, tokens=3, folder=tmp_path
+    )
     for name, value in peers.environment(target).items():
         monkeypatch.setenv(name, value)
     locustfile = loaded("shootout_locustfile.py")
     user, ended = locustfile.StreamUser(), []
-    user.client = SimpleNamespace(post=lambda *_, **__: SimpleNamespace(iter_lines=lambda: [b'{"text": ""}'] * 3))
+    user.client = SimpleNamespace(
+        post=lambda *_, **__: SimpleNamespace(iter_lines=lambda: [b'{"text": ""}'] * 3)
+    )
     user.environment = SimpleNamespace(runner=SimpleNamespace(quit=lambda: ended.append(True)))
     for _ in range(3):  # one more than is asked for
         user.stream()
@@ -241,7 +286,12 @@ def test_long_trial(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]
 def test_twins_of_the_gallery(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(loaded("twins"), ROOT / "examples" / "gallery" / "twins")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert [row.split(" | ")[0] for row in rows] == ["| rounds: engine", "| transformers", "| llamacpp", "| vllm"]
+    assert [row.split(" | ")[0] for row in rows] == [
+        "| rounds: engine",
+        "| transformers",
+        "| llamacpp",
+        "| vllm",
+    ]
 
 
 def test_a_study_comes_into_the_gallery_without_paths_of_this_machine(
@@ -253,7 +303,10 @@ def test_a_study_comes_into_the_gallery_without_paths_of_this_machine(
     assert {path.name for path in (tmp_path / "shown").iterdir()} == {
         *("lock.json", "study.yaml", "trials.jsonl", "instances.jsonl", "report")
     }
-    assert {path.name for path in (tmp_path / "shown" / "report").iterdir()} <= {"report.md", "figures"}
+    assert {path.name for path in (tmp_path / "shown" / "report").iterdir()} <= {
+        "report.md",
+        "figures",
+    }
     leaky = Path(shutil.copytree(study, tmp_path / "leaky"))
     (leaky / "study.yaml").write_text("name: /home/somebody/secret\n")
     with pytest.raises(SystemExit, match="/home/somebody/secret"):
@@ -322,7 +375,9 @@ def test_searches_of_a_simulated_server_are_a_row(
     monkeypatch.setattr(coverage, "PAGE", page)
     monkeypatch.setattr(coverage, "SERVERS", (("constant", coverage.CONSTANT, "ttft_p95=200ms"),))
     run(coverage, "--searches", 2)
-    assert re.search(r"^\| constant \| `ttft_p95=200ms` \| 40/s \| 100 % \|", page.read_text(), re.MULTILINE)
+    assert re.search(
+        r"^\| constant \| `ttft_p95=200ms` \| 40/s \| 100 % \|", page.read_text(), re.MULTILINE
+    )
 
 
 def test_a_cast_has_a_screen_halfway_and_the_last(loaded: Loaded) -> None:
@@ -330,15 +385,25 @@ def test_a_cast_has_a_screen_halfway_and_the_last(loaded: Loaded) -> None:
     (*_, last) = cast.record(["bitbench", "--version"])
     assert re.fullmatch(r"bitbench \d.*", last.text)
     shown = [
-        cast.Screen(at_s, text) for at_s, text in ((1.0, "begins"), (3.0, "12.5 tok/s"), (8.0, "…"), (15.0, "end"))
+        cast.Screen(at_s, text)
+        for at_s, text in ((1.0, "begins"), (3.0, "12.5 tok/s"), (8.0, "…"), (15.0, "end"))
     ]
     assert [screen.at_s for screen in cast.told(shown)] == [8.0, 15.0]
 
 
-def test_the_lock_has_the_wheels_that_fit(loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_lock_has_the_wheels_that_fit(
+    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lock = loaded("lock")
-    names = ("a-1.0-py3-none-any", "a-1.0-cp311-cp311-manylinux_2_28_x86_64", "a-1.0-cp311-cp311-win_amd64")
-    index = {f"{name}.whl": f"{number:064x}" for number, name in enumerate((*names, "a-1.1-py3-none-any"))}
+    names = (
+        "a-1.0-py3-none-any",
+        "a-1.0-cp311-cp311-manylinux_2_28_x86_64",
+        "a-1.0-cp311-cp311-win_amd64",
+    )
+    index = {
+        f"{name}.whl": f"{number:064x}"
+        for number, name in enumerate((*names, "a-1.1-py3-none-any"))
+    }
     pinned = tmp_path / "engines" / "pinned" / "x.txt"
     pinned.parent.mkdir(parents=True)
     pinned.write_text("# why\na==1.0 \\\n    --hash=sha256:old\n")
@@ -353,7 +418,10 @@ def test_the_lock_has_the_wheels_that_fit(loaded: Loaded, monkeypatch: pytest.Mo
 
 
 def test_documents_are_written_or_checked(
-    loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    loaded: Loaded,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     written, page = loaded("written.py"), tmp_path / "page.md"
     page.write_text("a<b>old</b>c")
@@ -393,4 +461,6 @@ def test_the_release_runs_scripts_that_exist() -> None:
     scripts = [run.split()[0] for run in steps if run.startswith("scripts/")]
     assert scripts == ["scripts/setup", "scripts/wheel"]
     assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
-    assert release["jobs"]["publish"]["if"].startswith("startsWith(github.ref, 'refs/tags/")  # nothing else publishes
+    assert release["jobs"]["publish"]["if"].startswith(
+        "startsWith(github.ref, 'refs/tags/"
+    )  # nothing else publishes

@@ -32,18 +32,28 @@ FIELDS: dict[str, Callable[[str], bytes]] = {
     "body": lambda text: plain(text.encode(), "500 Error"),
     "body of a 429": lambda text: plain(text.encode(), "429 Many"),
     "JSON error": lambda text: plain(json.dumps({"error": text}).encode(), "400 Bad"),
-    "JSON message": lambda text: plain(json.dumps({"error": {"message": text}}).encode(), "400 Bad"),
-    "JSON detail": lambda text: plain(json.dumps({"detail": [{"input": text}]}).encode(), "422 Bad"),
+    "JSON message": lambda text: plain(
+        json.dumps({"error": {"message": text}}).encode(), "400 Bad"
+    ),
+    "JSON detail": lambda text: plain(
+        json.dumps({"detail": [{"input": text}]}).encode(), "422 Bad"
+    ),
     "chunk size": lambda text: STREAM + f"{text}\r\n".encode(),
     "chunk extension": lambda text: STREAM + f"2;{text}\r\nhello\r\n".encode(),
-    "trailer": lambda text: STREAM + TOKEN + TOKEN + USAGE + END[:-2] + f"X: {text}\r\n\r\n".encode(),
+    "trailer": lambda text: (
+        STREAM + TOKEN + TOKEN + USAGE + END[:-2] + f"X: {text}\r\n\r\n".encode()
+    ),
     "event that is no JSON": lambda text: STREAM + chunk(f"data: {text}\n\n".encode()) + END,
     "event with an error": lambda text: STREAM + event(error={"message": text}) + END,
     "event with an odd error": lambda text: STREAM + event(error={"odd": text}) + END,
     "text": lambda text: STREAM + event(choices=[{"text": text}]) + TOKEN + USAGE + END,
     "comment": lambda text: STREAM + chunk(f": {text}\n\n".encode()) + TOKEN + TOKEN + USAGE + END,
-    "usage": lambda text: STREAM + TOKEN + event(usage={"prompt_tokens": text, "completion_tokens": text}) + END,
-    "model": lambda text: STREAM + TOKEN + event(model=text, id=text, choices=[{"text": "x"}]) + USAGE + END,
+    "usage": lambda text: (
+        STREAM + TOKEN + event(usage={"prompt_tokens": text, "completion_tokens": text}) + END
+    ),
+    "model": lambda text: (
+        STREAM + TOKEN + event(model=text, id=text, choices=[{"text": "x"}]) + USAGE + END
+    ),
 }
 
 
@@ -51,7 +61,10 @@ def cut_texts() -> Iterator[str]:
     """The key at every place around the lengths to which words are shortened, and in pieces of every length."""
     for limit, words in product((80, QUOTED_LENGTH), ("x", "the key ")):
         filling = words * limit
-        yield from (filling[:place] + KEY + " end" for place in range(max(0, limit - len(KEY) - 40), limit + 4))
+        yield from (
+            filling[:place] + KEY + " end"
+            for place in range(max(0, limit - len(KEY) - 40), limit + 4)
+        )
 
 
 def answers() -> list[bytes]:
@@ -61,7 +74,9 @@ def answers() -> list[bytes]:
 
 
 @pytest.mark.parametrize("receiver", WAYS)
-def test_no_row_of_a_trial_holds_a_part_of_the_key(receiver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_of_a_trial_holds_a_part_of_the_key(
+    receiver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choose(receiver, monkeypatch)
     todo = answers()
     count = len(todo)
@@ -72,21 +87,36 @@ def test_no_row_of_a_trial_holds_a_part_of_the_key(receiver: bool, monkeypatch: 
 
     with serving(repeat_the_key) as server:
         workload = Workload(
-            name="w", concurrency=1, input_tokens=4, output_tokens=2, requests=count, arrival=Arrival.CLOSED_LOOP
+            name="w",
+            concurrency=1,
+            input_tokens=4,
+            output_tokens=2,
+            requests=count,
+            arrival=Arrival.CLOSED_LOOP,
         )
         endpoint = Endpoint(server.url, "m", KEY)
-        job = LoadJob(endpoint, workload, Vocabulary(1_000), (1,), 5.0, 2.0, go_on_after_failure=True)
+        job = LoadJob(
+            endpoint, workload, Vocabulary(1_000), (1,), 5.0, 2.0, go_on_after_failure=True
+        )
         rows = run_job(job).requests.to_pylist()
     assert not todo
     assert len(rows) == count
     leaking = {row["request"]: row["error"] for row in rows if traces(row["error"] or "")}
     assert not leaking
-    assert sum(HIDDEN in (row["error"] or "") for row in rows) > count / 2, "they were quoted, without the key"
+    assert sum(HIDDEN in (row["error"] or "") for row in rows) > count / 2, (
+        "they were quoted, without the key"
+    )
 
 
 def test_what_is_no_part_of_the_key_is_quoted_as_it_is() -> None:
-    assert quote("Incorrect API key provided: sk-1234.", "sk-1234") == "Incorrect API key provided: ***."
-    assert quote("a short key is no secret, nor is none", "k") == "a short key is no secret, nor is none"
+    assert (
+        quote("Incorrect API key provided: sk-1234.", "sk-1234")
+        == "Incorrect API key provided: ***."
+    )
+    assert (
+        quote("a short key is no secret, nor is none", "k")
+        == "a short key is no secret, nor is none"
+    )
     assert quote(f"{KEY}{KEY} and {KEY[:7]}", KEY) == f"{HIDDEN}{HIDDEN} and {KEY[:7]}"
     assert quote(" two\n lines\t", KEY) == "two lines"
 
@@ -116,7 +146,9 @@ def test_the_key_follows_no_redirect(kind: str, code: int) -> None:
     assert not traces(str(unusable.value))
 
 
-def test_the_key_follows_no_redirect_from_https_to_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_follows_no_redirect_from_https_to_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate = make_certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.file))
     with serving(send(models("m"))) as readable:

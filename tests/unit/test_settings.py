@@ -27,7 +27,8 @@ def config(type: str, variant: str = "m/gguf-q8_0") -> Config:
 def made_study(*, lengths: tuple[int, ...] = LENGTHS, drafts: bool = False) -> StudyRecords:
     """Three starts; a start is as a whole one per cent slower than the one before."""
     workloads = tuple(
-        Workload(name=f"in-{length}", concurrency=1, input_tokens=length, output_tokens=128) for length in lengths
+        Workload(name=f"in-{length}", concurrency=1, input_tokens=length, output_tokens=128)
+        for length in lengths
     )
     study = Study.model_validate(
         {
@@ -36,11 +37,15 @@ def made_study(*, lengths: tuple[int, ...] = LENGTHS, drafts: bool = False) -> S
             "recipes": ("gguf-q8_0",),
             "engines": [{"engine": "llamacpp", "kv_cache": list(BYTES)}],
             "workloads": workloads,
-            "measure": Measure(starts=Count(min=3, max=3), trials=Count(min=1, max=1), metric="tpot"),
+            "measure": Measure(
+                starts=Count(min=3, max=3), trials=Count(min=1, max=1), metric="tpot"
+            ),
             "baseline": "llamacpp kv=f16",
         }
     )
-    points = tuple(Point(config=config(type), workload=one.name) for type in BYTES for one in workloads)
+    points = tuple(
+        Point(config=config(type), workload=one.name) for type in BYTES for one in workloads
+    )
     trials = []
     for point, block in ((point, block) for point in points for block in range(3)):
         base, each = STEPS[point.config.engine.partition("=")[2]]
@@ -75,7 +80,9 @@ def test_divergence_by_position_is_where_it_is() -> None:
     parts = divergence_by_position(scores(0.2), scores(0.0), 0.95)
     assert [(part.first, part.last) for part in parts] == [(1, 63), (64, 127), (128, 200)]
     assert [part.divergence.value for part in parts[:2]] == [0.0, 0.0]
-    assert parts[2].divergence.value == pytest.approx(0.6 * np.log(0.6 / 0.4) + 0.3 * np.log(0.3 / 0.5), rel=1e-6)
+    assert parts[2].divergence.value == pytest.approx(
+        0.6 * np.log(0.6 / 0.4) + 0.3 * np.log(0.3 / 0.5), rel=1e-6
+    )
 
 
 def test_short_windows_are_one_stretch() -> None:
@@ -86,7 +93,9 @@ def test_short_windows_are_one_stretch() -> None:
         top_tokens=np.zeros((14, 1), dtype=np.int64),
         top_logprobs=np.full((14, 1), -1.0),
     )
-    assert [(part.first, part.last) for part in divergence_by_position(short, short, 0.95)] == [(1, 7)]
+    assert [(part.first, part.last) for part in divergence_by_position(short, short, 0.95)] == [
+        (1, 7)
+    ]
 
 
 def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_setting() -> None:
@@ -112,7 +121,11 @@ def test_a_quantized_cache_is_held_against_the_whole_one_whatever_the_weights() 
     known = [config(type, f"m/{recipe}") for recipe in ("bf16", "q4") for type in ("f16", "q4_0")]
     plan = Plan(study=study, variants=variants, points=(), quality=tuple(known))
     assert {quality_baseline(one, plan) for one in known} == {config("f16", "m/bf16")}
-    alone = plan.model_copy(update={"quality": tuple(one for one in known if one.engine.endswith("q4_0"))})
-    assert quality_baseline(config("q4_0", "m/q4"), alone) == config("q4_0", "m/bf16")  # there is no other
+    alone = plan.model_copy(
+        update={"quality": tuple(one for one in known if one.engine.endswith("q4_0"))}
+    )
+    assert quality_baseline(config("q4_0", "m/q4"), alone) == config(
+        "q4_0", "m/bf16"
+    )  # there is no other
     assert has_quantized_cache(config("q4_0"), study)
     assert not has_quantized_cache(config("f16"), study)

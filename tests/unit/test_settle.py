@@ -30,5 +30,7 @@ def test_what_waited_for_a_variant_that_could_not_be_made_is_refused_with_the_re
     refused = tuple(Refusal(point=point, reason="no luck", was_tried=True) for point in lost)
     assert settled.refusals == (*plan.refusals, *refused)
     assert settled.quality == tuple(others)
-    assert settled.quality_refusals == tuple(QualityRefusal(config=one, reason="no luck") for one in mine)
+    assert settled.quality_refusals == tuple(
+        QualityRefusal(config=one, reason="no luck") for one in mine
+    )
     assert settled.expectations == ()

@@ -55,7 +55,10 @@ def test_a_lost_machine_is_not_the_engines_fault() -> None:
 
 def test_what_a_lost_block_had_before_does_not_count() -> None:
     point = plan_of().points[0]
-    before, after = (make_trial(point, 0, index, instance_id=name) for index, name in enumerate(["before", "after"]))
+    before, after = (
+        make_trial(point, 0, index, instance_id=name)
+        for index, name in enumerate(["before", "after"])
+    )
     other = make_trial(point, 1, 0, instance_id="other")
     failed = make_trial(point, 0, 2, instance_id="before", outcome=Outcome.CRASHED)
     instances = [
@@ -76,6 +79,8 @@ def test_a_folder_of_mixed_classes_is_not_read(tmp_path: Path) -> None:
     plan = plan_of()
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
-        writer.write_lock(Lock(plan=plan, host=HOST, hosts={"a": HOST, "b": HOST.model_copy(update={"cores": 2})}))
+        writer.write_lock(
+            Lock(plan=plan, host=HOST, hosts={"a": HOST, "b": HOST.model_copy(update={"cores": 2})})
+        )
     with pytest.raises(NotComparableError, match="b differs in cores"):
         folder.read()

@@ -60,7 +60,9 @@ def test_the_default_command_line() -> None:
 
 
 def test_a_processor_without_bf16_gets_float32_unless_the_study_names_a_type() -> None:
-    assert options(command_line(replace(launch(), dtype="float32"), 1)).startswith("--dtype float32 ")
+    assert options(command_line(replace(launch(), dtype="float32"), 1)).startswith(
+        "--dtype float32 "
+    )
     named = launch({"dtype": "bfloat16"})
     assert options(command_line(replace(named, dtype="float32"), 1)).startswith("--dtype bfloat16 ")
 
@@ -88,7 +90,9 @@ def test_arguments_of_the_study_override_ours_but_not_the_loopback(
 
 def test_the_cache_has_room_for_every_request_at_its_full_length() -> None:
     # 64 requests × 64 pages of 128 tokens
-    assert "--max-total-tokens 524288" in options(command_line(launch(concurrency=64, context_tokens=8192), 1))
+    assert "--max-total-tokens 524288" in options(
+        command_line(launch(concurrency=64, context_tokens=8192), 1)
+    )
 
 
 def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
@@ -122,10 +126,15 @@ def test_facts_of_a_start_on_a_cpu() -> None:
     assert facts.kv_cache_tokens == 3072
     assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2
     assert facts.kv_cache_bytes == 3072 * 23_040
-    assert facts.weight_bytes_loaded is None  # a difference of what was free, in which others have a part
+    assert (
+        facts.weight_bytes_loaded is None
+    )  # a difference of what was free, in which others have a part
     assert facts.weight_load_s == 2.12
     assert facts.prefix_caching is False
-    assert facts.kernels == ("attention: torch_native", "linear: dense bfloat16 (torch, not SGLang's kernels)")
+    assert facts.kernels == (
+        "attention: torch_native",
+        "linear: dense bfloat16 (torch, not SGLang's kernels)",
+    )
     assert facts.kernel_choices[1].path is KernelPath.DENSE
     assert "SGLang computes with torch here" in facts.notes[0]
     assert "SGLang computes on CPU 0,1" in facts.notes[1]
@@ -133,7 +142,13 @@ def test_facts_of_a_start_on_a_cpu() -> None:
 
 def on_a_gpu(**arguments: object) -> str:
     """In the words of its source; not yet run on a GPU."""
-    chosen = {"device": "cuda", "attention_backend": "fa3", "dtype": "auto", "quantization": None, "tp_size": 2}
+    chosen = {
+        "device": "cuda",
+        "attention_backend": "fa3",
+        "dtype": "auto",
+        "quantization": None,
+        "tp_size": 2,
+    }
     given = {**chosen, "pp_size": 1, "disable_radix_cache": False, **arguments}
     at = "[2026-11-16 01:02:03 TP0] "
     return (
@@ -202,15 +217,29 @@ CRASHED_IN_A_CHILD = (
     "IndexError: index out of range in self\n\n"
     "[2026-11-16 01:02:03] Received sigquit from a child process. It usually means the child failed.\n"
 )
-ENDED_WITHOUT_A_WORD = "[2026-11-16 01:02:03] Subprocess scheduler_0 (pid=7) crashed with exit code {}. Triggering\n"
+ENDED_WITHOUT_A_WORD = (
+    "[2026-11-16 01:02:03] Subprocess scheduler_0 (pid=7) crashed with exit code {}. Triggering\n"
+)
 
 
 @pytest.mark.parametrize(
     ("log", "outcome", "cause"),
     [
-        (CRASHED_IN_A_CHILD, Outcome.CRASHED, "It ended with signal 9: IndexError: index out of range in self"),
-        (ENDED_WITHOUT_A_WORD.format(-11), Outcome.CRASHED, "It ended with signal 9: Subprocess scheduler_0 (pid=7)"),
-        (ENDED_WITHOUT_A_WORD.format(-9), Outcome.DISTURBED, "It was killed by signal 9 from outside"),
+        (
+            CRASHED_IN_A_CHILD,
+            Outcome.CRASHED,
+            "It ended with signal 9: IndexError: index out of range in self",
+        ),
+        (
+            ENDED_WITHOUT_A_WORD.format(-11),
+            Outcome.CRASHED,
+            "It ended with signal 9: Subprocess scheduler_0 (pid=7)",
+        ),
+        (
+            ENDED_WITHOUT_A_WORD.format(-9),
+            Outcome.DISTURBED,
+            "It was killed by signal 9 from outside",
+        ),
     ],
 )
 def test_what_it_kills_itself_for_is_neither_lack_of_memory_nor_somebody_else(
@@ -242,19 +271,30 @@ def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "outcome"),
     [
-        ("AssertionError: W8A8Int8LinearMethod on CPU only works on AMX or Arm64", Outcome.UNSUPPORTED),
-        ("AssertionError: Fp8LinearMethod on CPU requires that CPU has AMX support", Outcome.UNSUPPORTED),
+        (
+            "AssertionError: W8A8Int8LinearMethod on CPU only works on AMX or Arm64",
+            Outcome.UNSUPPORTED,
+        ),
+        (
+            "AssertionError: Fp8LinearMethod on CPU requires that CPU has AMX support",
+            Outcome.UNSUPPORTED,
+        ),
         ("sglang serve: error: unrecognized arguments: --no-such-thing", Outcome.UNSUPPORTED),
         (
             "ValueError: User context_length (9) is greater than the derived context_length",
             Outcome.UNSUPPORTED,
         ),
-        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", Outcome.OOM),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+            Outcome.OOM,
+        ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.", Outcome.OOM),
         ("RuntimeError: Prefill out of memory. Try to lower your batch size.", Outcome.OOM),
     ],
 )
 def test_how_it_fails(line: str, outcome: Outcome, tmp_path: Path) -> None:
-    failure = failure_of(f"[2026-11-16 01:02:03] Scheduler hit an exception: Traceback\n{line}\n", -9, tmp_path)
+    failure = failure_of(
+        f"[2026-11-16 01:02:03] Scheduler hit an exception: Traceback\n{line}\n", -9, tmp_path
+    )
     assert failure.outcome is outcome
     assert failure.cause == line

@@ -55,8 +55,12 @@ def test_nor_are_they_when_looked_at_after_each_block(machine: str, budget_s: in
 
 
 @pytest.mark.parametrize("machine", by_length(["gallery"], list(MACHINES)))
-def test_nor_are_they_when_blocks_became_longer_with_the_time_that_quick_starts_left(machine: str) -> None:
-    assert_honest(sequential(MACHINES[machine], [1.0] * 8, budget_s=900, first_start_s=48), LONG_STUDIES)
+def test_nor_are_they_when_blocks_became_longer_with_the_time_that_quick_starts_left(
+    machine: str,
+) -> None:
+    assert_honest(
+        sequential(MACHINES[machine], [1.0] * 8, budget_s=900, first_start_s=48), LONG_STUDIES
+    )
 
 
 @pytest.mark.parametrize("spreads", SPREADS, ids=["alike", "unlike"])
@@ -83,8 +87,12 @@ def test_shifts_beside_the_baseline(machine: str, count: int, schedule: Schedule
 
 
 @pytest.mark.parametrize("count", by_length([8], [2, 3, 4, 8]))
-@pytest.mark.parametrize("machine", by_length(["uneven, reversed", *QUIET_MACHINES], list(MACHINES)))
-def test_however_noisy_the_baseline_is_claims_against_it_are_seldom_false(machine: str, count: int) -> None:
+@pytest.mark.parametrize(
+    "machine", by_length(["uneven, reversed", *QUIET_MACHINES], list(MACHINES))
+)
+def test_however_noisy_the_baseline_is_claims_against_it_are_seldom_false(
+    machine: str, count: int
+) -> None:
     """As in the tables of docs/statistics.md, with fewer studies. Two blocks claim nothing."""
     cells = claims_by_blocks(MACHINES[machine], [1.0] * count, LONG_STUDIES)
     assert cells[2].false == 0
@@ -95,12 +103,19 @@ def test_however_noisy_the_baseline_is_claims_against_it_are_seldom_false(machin
 
 @pytest.mark.parametrize("machine", ["calm", "gallery"])
 def test_equal_within_ten_percent(machine: str) -> None:
-    assert_equality_is_honest(MACHINES[machine], Schedule(blocks=4, rounds=4, alternate=True), STUDIES)
+    assert_equality_is_honest(
+        MACHINES[machine], Schedule(blocks=4, rounds=4, alternate=True), STUDIES
+    )
 
 
 def test_equal_configs_of_a_calm_machine_are_found_equal() -> None:
-    found = [fixed_plan(CALM, [1.0] * 4, Schedule(4, 4, alternate=True))(seed).table for seed in range(LONG_STUDIES)]
-    said = [claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in found]
+    found = [
+        fixed_plan(CALM, [1.0] * 4, Schedule(4, 4, alternate=True))(seed).table
+        for seed in range(LONG_STUDIES)
+    ]
+    said = [
+        claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in found
+    ]
     assert share(set(one.values()) == {AgainstBaseline.EQUAL} for one in said) >= 0.9
 
 

@@ -39,4 +39,7 @@ def test_sglang_says_that_it_falls_back() -> None:
 def test_other_lines_are_no_warnings() -> None:
     for log in DATA.glob("vllm-*.log"):
         assert read_vllm(log.read_text(encoding="utf-8"), ModelFacts()).warnings == ()
-    assert slowness_warnings(["Falling back to linear expert placement.", "no fallback is needed"]) == ()
+    assert (
+        slowness_warnings(["Falling back to linear expert placement.", "no fallback is needed"])
+        == ()
+    )

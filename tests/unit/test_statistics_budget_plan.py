@@ -27,7 +27,9 @@ def test_ten_minutes() -> None:
     plan = plan_blocks(EIGHT, 600, 0.95)
     assert plan is not None
     assert (plan.blocks, plan.rounds) == (3, 4)
-    expected = stats.t.ppf(0.975, lent_degrees_of_freedom(8, 3) + 2) * math.sqrt(2 * (0.06**2 + 0.11**2 / 4) / 3)
+    expected = stats.t.ppf(0.975, lent_degrees_of_freedom(8, 3) + 2) * math.sqrt(
+        2 * (0.06**2 + 0.11**2 / 4) / 3
+    )
     assert plan.half_width == pytest.approx(expected)
     assert plan.relative_half_width == pytest.approx(0.16, abs=0.02)
     assert plan.seconds == 3 * (110 + 4 * 22)
@@ -47,7 +49,9 @@ def test_as_many_blocks_as_are_asked_for() -> None:
         assert plan.blocks == number
         assert plan.seconds <= 20_000
     assert plan_blocks(EIGHT, 4 * (110 + 22), 0.95, fewest=5, most=5) is None
-    alone = plan_blocks(EIGHT, 600, 0.95, fewest=1, most=1)  # of one start nothing is known: as for two
+    alone = plan_blocks(
+        EIGHT, 600, 0.95, fewest=1, most=1
+    )  # of one start nothing is known: as for two
     assert alone is not None
     assert alone.blocks == 2
 
@@ -86,7 +90,9 @@ def test_what_is_left_is_planned_with_what_is_done() -> None:
     assert plan is not None
     assert (plan.blocks, plan.rounds) == (4, 4)
     variance = 2 * (0.06**2 + 0.11**2 * (1 / 2 + 1 + 2 / 4) / 4) / 4
-    assert plan.half_width == pytest.approx(stats.t.ppf(0.975, lent_degrees_of_freedom(8, 4) + 3) * math.sqrt(variance))
+    assert plan.half_width == pytest.approx(
+        stats.t.ppf(0.975, lent_degrees_of_freedom(8, 4) + 3) * math.sqrt(variance)
+    )
     assert plan.seconds == 2 * (110 + 4 * 22)
     assert plan_blocks(EIGHT, 110 + 21, 0.95, done=[2, 1]) is None
     alone = plan_blocks(EIGHT, 10_000, 0.95, done=[2, 1], most=3)
@@ -96,7 +102,9 @@ def test_what_is_left_is_planned_with_what_is_done() -> None:
 
 def test_no_more_rounds_than_are_asked_for_and_the_time_goes_into_blocks() -> None:
     free = plan_blocks(EIGHT, 20_000, 0.95, VarianceComponents(start_sd=0.02, trial_sd=0.3))
-    held = plan_blocks(EIGHT, 20_000, 0.95, VarianceComponents(start_sd=0.02, trial_sd=0.3), most_rounds=3)
+    held = plan_blocks(
+        EIGHT, 20_000, 0.95, VarianceComponents(start_sd=0.02, trial_sd=0.3), most_rounds=3
+    )
     assert free is not None
     assert held is not None
     assert held.rounds == 3 < free.rounds
@@ -111,7 +119,9 @@ def simulated(start_sd: float, trial_sd: float, rounds: int, seed: int = 1) -> L
     return LogSpeeds(names, starts + rng.normal(0, trial_sd, (6, 200, rounds)))
 
 
-@pytest.mark.parametrize(("start_sd", "trial_sd", "rounds"), [(0.06, 0.11, 4), (0.1, 0.02, 2), (0.03, 0.1, 8)])
+@pytest.mark.parametrize(
+    ("start_sd", "trial_sd", "rounds"), [(0.06, 0.11, 4), (0.1, 0.02, 2), (0.03, 0.1, 8)]
+)
 def test_components_are_found_again(start_sd: float, trial_sd: float, rounds: int) -> None:
     found = variance_components(
         {"w": simulated(start_sd, trial_sd, rounds), "v": simulated(start_sd, trial_sd, rounds, 2)}

@@ -22,7 +22,9 @@ from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, paired_ra
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
 
-BASE, ONE, TWO, THREE = (Config(variant="none", engine=name) for name in ("base", "one", "two", "three"))
+BASE, ONE, TWO, THREE = (
+    Config(variant="none", engine=name) for name in ("base", "one", "two", "three")
+)
 EVERYONE = (BASE, ONE, TWO, THREE)
 
 
@@ -30,7 +32,12 @@ def pair(first: Config, second: Config, log_mean: float, p_value: float) -> Pair
     """With the standard error that gives this p-value."""
     error = abs(log_mean) / stats.t.isf(p_value / 2, 10)
     return PairedRatio(
-        first=first, second=second, log_mean=log_mean, standard_error=error, degrees_of_freedom=10, blocks=3
+        first=first,
+        second=second,
+        log_mean=log_mean,
+        standard_error=error,
+        degrees_of_freedom=10,
+        blocks=3,
     )
 
 
@@ -46,7 +53,9 @@ def table(*known: PairedRatio) -> PairTable:
 
 def test_holm_against_the_baseline() -> None:
     """0.01 · 3, then 0.02 · 2, then 0.04 · 1, each below 0.05; the sign says which way."""
-    made = table(pair(ONE, BASE, 0.3, 0.01), pair(BASE, TWO, 0.3, 0.02), pair(THREE, BASE, 0.3, 0.04))
+    made = table(
+        pair(ONE, BASE, 0.3, 0.01), pair(BASE, TWO, 0.3, 0.02), pair(THREE, BASE, 0.3, 0.04)
+    )
     assert claim(made, BASE, 0.05).against_baseline == {
         ONE: AgainstBaseline.FASTER,
         TWO: AgainstBaseline.SLOWER,
@@ -92,8 +101,22 @@ def test_equal_within_a_margin() -> None:
     made = PairTable(
         EVERYONE,
         (
-            PairedRatio(first=ONE, second=BASE, log_mean=0.02, standard_error=inside, degrees_of_freedom=10, blocks=3),
-            PairedRatio(first=TWO, second=BASE, log_mean=0.02, standard_error=outside, degrees_of_freedom=10, blocks=3),
+            PairedRatio(
+                first=ONE,
+                second=BASE,
+                log_mean=0.02,
+                standard_error=inside,
+                degrees_of_freedom=10,
+                blocks=3,
+            ),
+            PairedRatio(
+                first=TWO,
+                second=BASE,
+                log_mean=0.02,
+                standard_error=outside,
+                degrees_of_freedom=10,
+                blocks=3,
+            ),
             pair(THREE, BASE, 0.3, 0.0166),
         ),
     )
@@ -107,7 +130,9 @@ def test_equal_within_a_margin() -> None:
 
 def test_a_claim_stays() -> None:
     first = claim(table(pair(ONE, BASE, 0.3, 1e-6), pair(ONE, TWO, 0.3, 1e-6)), BASE, 0.01)
-    later = claim(table(pair(BASE, ONE, 0.3, 1e-6), pair(TWO, ONE, 0.3, 1e-6)), BASE, 0.04, earlier=first)
+    later = claim(
+        table(pair(BASE, ONE, 0.3, 1e-6), pair(TWO, ONE, 0.3, 1e-6)), BASE, 0.04, earlier=first
+    )
     assert later.against_baseline[ONE] is AgainstBaseline.FASTER
     assert (ONE, TWO) in later.told_apart
     assert (TWO, ONE) not in later.told_apart
@@ -127,7 +152,8 @@ def test_there_always_is_a_best() -> None:
 def test_more_error_allowed_never_claims_less(seed: int, count: int, alpha: float) -> None:
     speeds = LogSpeeds(
         EVERYONE[:count],
-        np.random.default_rng(seed).normal(0, 0.1, (count, 3, 2)) + np.arange(count)[:, None, None] * 0.2,
+        np.random.default_rng(seed).normal(0, 0.1, (count, 3, 2))
+        + np.arange(count)[:, None, None] * 0.2,
     )
     made = paired_ratios({"w": speeds})["w"]
     strict, loose = (claim(made, BASE, level) for level in (alpha / 2, alpha))
@@ -136,7 +162,9 @@ def test_more_error_allowed_never_claims_less(seed: int, count: int, alpha: floa
     assert loose.possible_bests
 
 
-def claims(said: dict[Config, AgainstBaseline], bests: set[Config], *equal: frozenset[Config]) -> Claims:
+def claims(
+    said: dict[Config, AgainstBaseline], bests: set[Config], *equal: frozenset[Config]
+) -> Claims:
     rest = dict.fromkeys((ONE, TWO, THREE), AgainstBaseline.SLOWER)
     return Claims(EVERYONE, rest | said, frozenset(bests), frozenset(), frozenset(equal))
 
@@ -170,7 +198,10 @@ def test_two_blocks_claim_nothing_whatever_they_show() -> None:
     assert set(made.against_baseline.values()) == {AgainstBaseline.UNDECIDED}
     assert made.possible_bests == frozenset(EVERYONE)
     assert made.ordered == frozenset()
-    assert claim(table(replace(sure, blocks=3)), BASE, 0.05).against_baseline[ONE] is AgainstBaseline.FASTER
+    assert (
+        claim(table(replace(sure, blocks=3)), BASE, 0.05).against_baseline[ONE]
+        is AgainstBaseline.FASTER
+    )
 
 
 def test_there_is_no_look_before_the_blocks_that_are_run_in_any_case() -> None:
@@ -192,7 +223,9 @@ def test_the_look_after_the_most_blocks_is_the_last_whatever_the_budget_has_left
 
 
 @given(st.lists(st.floats(1, 1000), max_size=12), st.floats(1, 5000), st.floats(0.001, 0.2))
-def test_looks_never_spend_more_than_is_allowed(blocks: list[float], budget_s: float, alpha: float) -> None:
+def test_looks_never_spend_more_than_is_allowed(
+    blocks: list[float], budget_s: float, alpha: float
+) -> None:
     made = claim_looks(np.cumsum(blocks).tolist(), budget_s, alpha)
     assert all(look.alpha >= 0 for look in made)
     assert sum(look.alpha for look in made) <= alpha * (1 + 1e-9)

@@ -31,7 +31,9 @@ def test_width_is_students_on_the_scale_of_logarithms() -> None:
 
 
 @given(st.lists(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5), min_size=1, max_size=5))
-def test_an_interval_contains_the_mean_and_does_not_begin_at_zero(starts: list[list[float]]) -> None:
+def test_an_interval_contains_the_mean_and_does_not_begin_at_zero(
+    starts: list[list[float]],
+) -> None:
     known = mean_interval(of(*starts), 0.95)
     if known.interval is not None:
         assert 0 <= known.interval.low <= known.value * (1 + 1e-9)
@@ -93,7 +95,9 @@ def point(number: int, workload: str = "w") -> Point:
     return Point(config=Config(variant=f"v{number}", engine="e"), workload=workload)
 
 
-def study(noise: np.random.Generator, configs: int, blocks: int, mood: float) -> dict[Point, dict[str, Sample]]:
+def study(
+    noise: np.random.Generator, configs: int, blocks: int, mood: float
+) -> dict[Point, dict[str, Sample]]:
     """All of them at a speed of 100; starts vary by 5.7 %, trials by 10 %, blocks by `mood`."""
     state = noise.normal(0, mood, blocks)
     found = {}
@@ -157,7 +161,11 @@ def test_a_noisy_config_keeps_its_own_variance() -> None:
 def test_memory_has_the_range_of_its_starts() -> None:
     samples = {point(0): {SIZE: of([1e9], [3e9])}, point(1): {SIZE: of([5e9])}}
     known = metric_estimates(samples, SIZE, 0.95)
-    assert (known[point(0)].kind, known[point(0)].low, known[point(0)].high) == ("extremes", 1e9, 3e9)
+    assert (known[point(0)].kind, known[point(0)].low, known[point(0)].high) == (
+        "extremes",
+        1e9,
+        3e9,
+    )
     assert known[point(0)].confidence is None
     assert (known[point(1)].value, known[point(1)].interval) == (5e9, None)
 
@@ -166,7 +174,10 @@ def test_memory_has_the_range_of_its_starts() -> None:
 
 
 def test_a_ratio_is_symmetric() -> None:
-    fast, slow = of([11.0, 11.1], [10.9, 11.2], [11.0, 11.3]), of([10.0, 10.1], [9.9, 10.2], [10.0, 10.2])
+    fast, slow = (
+        of([11.0, 11.1], [10.9, 11.2], [11.0, 11.3]),
+        of([10.0, 10.1], [9.9, 10.2], [10.0, 10.2]),
+    )
     one, other = unpaired_ratio(fast, slow, 0.95), unpaired_ratio(slow, fast, 0.95)
     assert one is not None
     assert other is not None
@@ -178,7 +189,9 @@ def test_a_ratio_is_symmetric() -> None:
 
 
 @given(st.integers(0, 10_000), st.floats(0.9, 1.1))
-def test_a_ratio_is_significant_exactly_when_its_interval_excludes_one(seed: int, speed: float) -> None:
+def test_a_ratio_is_significant_exactly_when_its_interval_excludes_one(
+    seed: int, speed: float
+) -> None:
     noise = np.random.default_rng(seed)
     first = of(*(100 * speed * np.exp(0.02 * noise.normal(size=(3, 3)))).tolist())
     second = of(*(100 * np.exp(0.02 * noise.normal(size=(3, 3)))).tolist())

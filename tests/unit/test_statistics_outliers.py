@@ -30,7 +30,10 @@ def test_false_flags_are_rare() -> None:
     rng = np.random.default_rng(2)
     for trials in range(3, 11):
         points = 1000
-        flagged = sum(bool(summarize_outliers(np.exp(0.02 * rng.normal(size=trials)).tolist())) for _ in range(points))
+        flagged = sum(
+            bool(summarize_outliers(np.exp(0.02 * rng.normal(size=trials)).tolist()))
+            for _ in range(points)
+        )
         assert flagged <= points // 1000, f"{flagged} of {points} points with {trials} trials"
 
 

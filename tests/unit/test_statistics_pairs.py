@@ -25,7 +25,9 @@ A, B, C, D = (Config(variant="none", engine=name) for name in "abcd")
 NAN = math.nan
 
 
-def table(values: object, configs: Sequence[Config] = (A, B, C, D), baseline: Config | None = None) -> PairTable:
+def table(
+    values: object, configs: Sequence[Config] = (A, B, C, D), baseline: Config | None = None
+) -> PairTable:
     array = np.asarray(values, dtype=np.float64)
     return paired_ratios({"w": LogSpeeds(tuple(configs[: len(array)]), array)}, baseline)["w"]
 
@@ -92,7 +94,9 @@ def test_one_config_and_none() -> None:
 Grid = npt.NDArray[np.float64]
 VALUES = st.floats(-2, 2, allow_subnormal=False).map(lambda value: round(value, 3))
 GRIDS = st.tuples(st.integers(2, 4), st.integers(2, 4), st.integers(1, 3)).flatmap(
-    lambda shape: arrays(np.float64, shape, elements=st.one_of(VALUES, VALUES, VALUES, st.just(NAN)))
+    lambda shape: arrays(
+        np.float64, shape, elements=st.one_of(VALUES, VALUES, VALUES, st.just(NAN))
+    )
 )
 WHOLE = st.tuples(st.integers(2, 4), st.integers(2, 4), st.integers(1, 3)).flatmap(
     lambda shape: arrays(np.float64, shape, elements=VALUES)
@@ -148,7 +152,9 @@ def test_a_faster_config_moves_its_ratios_and_no_error(values: Grid, by: float) 
     moved = values.copy()
     moved[0] += by
     for before, after in zip(table(values).pairs, table(moved).pairs, strict=True):
-        assert after.log_mean == pytest.approx(before.log_mean + (by if before.first == A else 0), abs=1e-9)
+        assert after.log_mean == pytest.approx(
+            before.log_mean + (by if before.first == A else 0), abs=1e-9
+        )
         assert after.standard_error == pytest.approx(before.standard_error, abs=1e-7)
 
 
@@ -170,7 +176,9 @@ def test_turned_around_it_is_the_same_answer(values: Grid) -> None:
 def test_no_pair_is_more_exact_than_its_own_blocks(values: Grid) -> None:
     for pair in table(values).pairs:
         i, j = (A, B, C, D).index(pair.first), (A, B, C, D).index(pair.second)
-        blocks = [row[np.isfinite(row)].mean() for row in values[i] - values[j] if np.isfinite(row).any()]
+        blocks = [
+            row[np.isfinite(row)].mean() for row in values[i] - values[j] if np.isfinite(row).any()
+        ]
         assert pair.blocks == len(blocks)
         assert pair.standard_error >= math.sqrt(np.var(blocks, ddof=1) / len(blocks)) - 1e-9
         assert pair.blocks - 1 <= pair.degrees_of_freedom <= pair.blocks - 1 + LENDING_LIMIT
@@ -185,14 +193,20 @@ def test_what_is_lent_in_a_full_study(configs: int, blocks: int) -> None:
 
 
 @given(st.integers(2, 9), st.integers(3, 9))
-def test_a_ratio_to_the_baseline_has_the_freedom_of_a_sum_of_two_variances(configs: int, blocks: int) -> None:
+def test_a_ratio_to_the_baseline_has_the_freedom_of_a_sum_of_two_variances(
+    configs: int, blocks: int
+) -> None:
     """That of the baseline, from its own blocks, and that of the others."""
     names = tuple(Config(variant="none", engine=str(number)) for number in range(configs))
     values = np.random.default_rng(1).normal(size=(configs, blocks, 1))
     others = values[1:, :, 0]
     centred = others - others.mean(0)
     own = float(np.var(values[0, :, 0] - others.mean(0), ddof=1))
-    rest = float(np.sum((centred - centred.mean(1, keepdims=True)) ** 2)) / (configs - 1) / (blocks - 1)
+    rest = (
+        float(np.sum((centred - centred.mean(1, keepdims=True)) ** 2))
+        / (configs - 1)
+        / (blocks - 1)
+    )
     parts = own**2 / (blocks - 1)
     if configs > 2:
         parts += rest**2 / ((configs - 2) * (blocks - 1))

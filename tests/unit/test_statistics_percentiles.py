@@ -75,7 +75,10 @@ def test_what_is_missing() -> None:
 
 
 def test_from_how_many_requests_a_percentile_has_its_name() -> None:
-    assert [(is_estimate_carried(events, 99), is_estimate_carried(events, 90)) for events in (99, 100, 999, 1000)] == [
+    assert [
+        (is_estimate_carried(events, 99), is_estimate_carried(events, 90))
+        for events in (99, 100, 999, 1000)
+    ] == [
         (False, False),
         (False, True),
         (False, True),
@@ -155,8 +158,12 @@ def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate, verdic
     assert check_against_limit(found, 1.5) is verdict
 
 
-@given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([50.0, 90.0, 99.0]), st.floats(0.1, 10))
-def test_the_interval_holds_the_value_and_follows_the_unit(seed: int, starts: int, percent: float, unit: float) -> None:
+@given(
+    st.integers(0, 1000), st.integers(2, 5), st.sampled_from([50.0, 90.0, 99.0]), st.floats(0.1, 10)
+)
+def test_the_interval_holds_the_value_and_follows_the_unit(
+    seed: int, starts: int, percent: float, unit: float
+) -> None:
     rng = np.random.default_rng(seed)
     times = [[rng.exponential(size=20) for _ in range(2)] for _ in range(starts)]
     found = percentile(times, percent, 0.95)

@@ -59,7 +59,9 @@ def rows(values: Floats, top: int = TOP) -> pa.Table:
             "token": pa.array(tokens, pa.int32()),
             "logprob": pa.array(logprobs[np.arange(len(values)), tokens], pa.float32()),
             "top_tokens": pa.array(order.tolist(), pa.list_(pa.int32())),
-            "top_logprobs": pa.array(np.take_along_axis(logprobs, order, axis=1).tolist(), pa.list_(pa.float32())),
+            "top_logprobs": pa.array(
+                np.take_along_axis(logprobs, order, axis=1).tolist(), pa.list_(pa.float32())
+            ),
         }
     )
 
@@ -70,7 +72,9 @@ def true_divergence(base: Floats, other: Floats) -> Floats:
 
 
 def noisy(amount: float, seed: int = 3) -> Floats:
-    return logits(1) + np.random.default_rng(seed).normal(0, amount, size=(WINDOWS * LENGTH, VOCABULARY))
+    return logits(1) + np.random.default_rng(seed).normal(
+        0, amount, size=(WINDOWS * LENGTH, VOCABULARY)
+    )
 
 
 def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
@@ -84,10 +88,14 @@ def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
 
 
 @pytest.mark.parametrize("amount", [0.05, 0.3, 1.0])
-def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_them(amount: float) -> None:
+def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_them(
+    amount: float,
+) -> None:
     truth = true_divergence(logits(1), noisy(amount))
     some = divergence(quality_scores(rows(logits(1))), quality_scores(rows(noisy(amount))))
-    every = divergence(quality_scores(rows(logits(1), VOCABULARY)), quality_scores(rows(noisy(amount), VOCABULARY)))
+    every = divergence(
+        quality_scores(rows(logits(1), VOCABULARY)), quality_scores(rows(noisy(amount), VOCABULARY))
+    )
     np.testing.assert_allclose(every, truth, rtol=0.01, atol=3e-6)
     assert (some <= truth + 3e-6).all()
     assert some.mean() > 0.5 * truth.mean()
@@ -96,13 +104,17 @@ def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_the
 def test_perplexity_and_its_paired_rise() -> None:
     base, other = rows(logits(1)), rows(noisy(0.5))
     found = quality_estimates(quality_scores(other), quality_scores(base), 0.95)
-    plain, worse = (float(np.exp(-one["logprob"].to_numpy().astype(float).mean())) for one in (base, other))
+    plain, worse = (
+        float(np.exp(-one["logprob"].to_numpy().astype(float).mean())) for one in (base, other)
+    )
     assert found["perplexity"].value == pytest.approx(worse)
     assert found["perplexity_rise"].value == pytest.approx(worse / plain - 1)
     paired, alone = found["perplexity_rise"].interval, found["perplexity"].interval
     assert paired is not None
     assert alone is not None
-    assert paired.high - paired.low < (alone.high - alone.low) / plain  # the text's own variation cancels
+    assert (
+        paired.high - paired.low < (alone.high - alone.low) / plain
+    )  # the text's own variation cancels
     assert set(found) == set(DEFINITIONS)
     assert set(quality_estimates(quality_scores(other), None, 0.95)) == {"perplexity"}
 
@@ -124,7 +136,9 @@ def test_intervals_cover_what_they_say() -> None:
 @pytest.mark.parametrize("amount", [0.05, 0.3, 1.0])
 def test_the_bounds_hold_the_divergence_of_the_whole_vocabulary(amount: float, top: int) -> None:
     truth = true_divergence(logits(1), noisy(amount))
-    found = bound_divergence(quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(amount), top)))
+    found = bound_divergence(
+        quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(amount), top))
+    )
     assert (found.lower <= truth + 3e-6).all()
     assert truth.mean() <= found.upper.mean() + 3e-6
     assert ((found.mass > 0) & (found.mass <= 1.0)).all()
@@ -132,7 +146,9 @@ def test_the_bounds_hold_the_divergence_of_the_whole_vocabulary(amount: float, t
 
 def test_more_tokens_hold_more_mass_and_bound_closer() -> None:
     found = [
-        bound_divergence(quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(0.3), top)))
+        bound_divergence(
+            quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(0.3), top))
+        )
         for top in (4, 8, 20, VOCABULARY)
     ]
     assert np.all(np.diff([one.mass.mean() for one in found]) > 0)
@@ -175,16 +191,26 @@ def plan(*recipes: str, **quality: float) -> Plan:
     )
     variants = [
         Variant(
-            name=f"m/{recipe}", model="m", recipe=recipe, form="dense" if recipe == "bf16" else "compressed-tensors"
+            name=f"m/{recipe}",
+            model="m",
+            recipe=recipe,
+            form="dense" if recipe == "bf16" else "compressed-tensors",
         )
         for recipe in recipes
     ]
-    return Plan(study=study, variants=tuple(variants), points=(), quality=tuple(map(config, recipes)))
+    return Plan(
+        study=study, variants=tuple(variants), points=(), quality=tuple(map(config, recipes))
+    )
 
 
 def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") -> QualityRecord:
     facts = CorpusFacts(
-        description="text", text_hash="t", windows_hash=windows_hash, windows=WINDOWS, window_tokens=41, room=1000
+        description="text",
+        text_hash="t",
+        windows_hash=windows_hash,
+        windows=WINDOWS,
+        window_tokens=41,
+        room=1000,
     )
     return QualityRecord(
         id=recipe,
@@ -205,8 +231,12 @@ def summarized(values: Floats, **limits: float) -> ConfigQuality:
     return of_records(study, [record("bf16"), record("w4")], known)[1]
 
 
-def of_records(study: Plan, records: list[QualityRecord], known: dict[str, pa.Table]) -> tuple[ConfigQuality, ...]:
-    return summarize_quality(make_records(study, quality=records, scores_of=lambda record: known[record.id]))
+def of_records(
+    study: Plan, records: list[QualityRecord], known: dict[str, pa.Table]
+) -> tuple[ConfigQuality, ...]:
+    return summarize_quality(
+        make_records(study, quality=records, scores_of=lambda record: known[record.id])
+    )
 
 
 def test_a_loss_is_within_the_limits_beyond_one_or_undecided() -> None:
@@ -238,7 +268,10 @@ def test_a_lower_bound_within_the_limit_proves_nothing_without_the_mass() -> Non
 
 
 def test_figures_that_llama_cpp_prints() -> None:
-    base, other = quality_scores(rows(logits(1), VOCABULARY)), quality_scores(rows(noisy(0.3), VOCABULARY))
+    base, other = (
+        quality_scores(rows(logits(1), VOCABULARY)),
+        quality_scores(rows(noisy(0.3), VOCABULARY)),
+    )
     found = quality_estimates(other, base, 0.95)
     kl = true_divergence(logits(1), noisy(0.3))
     assert found["kl_median"].value == pytest.approx(np.median(kl), rel=0.01)
@@ -281,7 +314,9 @@ def test_which_answers_are_equal_and_which_loop() -> None:
 
 def test_tasks_beside_the_baselines() -> None:
     def result(value: float) -> TaskResult:
-        return TaskResult(task="t", metric="acc,none", value=value, standard_error=0.03, samples=100)
+        return TaskResult(
+            task="t", metric="acc,none", value=value, standard_error=0.03, samples=100
+        )
 
     (one,) = compare_tasks([result(0.5)], [result(0.54)])
     assert one.difference == pytest.approx(-0.04)

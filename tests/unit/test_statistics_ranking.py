@@ -12,9 +12,13 @@ from tests.support.synthetic import make_plan, make_trial, summarize
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 
 
-def ranking(speeds: dict[str, list[float]], *, higher_is_better: bool = True, baseline: str | None = None) -> Ranking:
+def ranking(
+    speeds: dict[str, list[float]], *, higher_is_better: bool = True, baseline: str | None = None
+) -> Ranking:
     """One start for each value, of three equal trials."""
-    primary_metric, metric = ("output_throughput",) * 2 if higher_is_better else ("latency", "latency_s")
+    primary_metric, metric = (
+        ("output_throughput",) * 2 if higher_is_better else ("latency", "latency_s")
+    )
     starts = max((len(means) for means in speeds.values()), default=1)
     measure = Measure.model_validate({"starts": starts, "trials": 3, "metric": primary_metric})
     plan = make_plan(list(speeds), [WORKLOAD], measure, baseline=baseline)
@@ -42,7 +46,9 @@ SPEEDS = {
 def test_a_tie_between_a_winner_and_a_loser() -> None:
     made = ranking(SPEEDS)
     assert ranks(made) == {"fast": (1, 1), "one": (2, 3), "other": (2, 3), "slow": (4, 4)}
-    assert {entry.config.name: [one.name for one in entry.undecided_with] for entry in made.entries} == {
+    assert {
+        entry.config.name: [one.name for one in entry.undecided_with] for entry in made.entries
+    } == {
         "fast": [],
         "one": ["other"],
         "other": ["one"],
@@ -53,7 +59,9 @@ def test_a_tie_between_a_winner_and_a_loser() -> None:
 
 def test_none_stands_before_one_that_is_claimed_to_be_faster() -> None:
     """`early` left after two blocks, before the machine became slower: its mean is the largest, and no reason."""
-    plan = make_plan(["base", "early", "best"], [WORKLOAD], Measure.model_validate({"starts": 6, "trials": 3}))
+    plan = make_plan(
+        ["base", "early", "best"], [WORKLOAD], Measure.model_validate({"starts": 6, "trials": 3})
+    )
     figures = {
         "base": [50.0, 50.1, 35.0, 35.1, 34.9, 35.0],
         "early": [100.0, 100.2],
@@ -70,7 +78,9 @@ def test_none_stands_before_one_that_is_claimed_to_be_faster() -> None:
 
 
 def test_single_starts_are_not_ranked_and_not_counted_in_the_ranks_of_others() -> None:
-    plan = make_plan([*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"starts": 3, "trials": 3}))
+    plan = make_plan(
+        [*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"starts": 3, "trials": 3})
+    )
     figures = {**SPEEDS, "single": [400.0]}
     trials = [
         make_trial(point, block, index, metrics=TrialMetrics(output_throughput=value))
@@ -99,7 +109,10 @@ def test_less_is_better_turns_it_around() -> None:
 
 
 def test_ratio_to_the_baseline() -> None:
-    made = {entry.config.name: entry.ratio_to_baseline for entry in ranking(SPEEDS, baseline="slow").entries}
+    made = {
+        entry.config.name: entry.ratio_to_baseline
+        for entry in ranking(SPEEDS, baseline="slow").entries
+    }
     assert made["slow"] is None
     assert made["fast"] is not None
     assert made["fast"].value == pytest.approx(3.0)
@@ -125,7 +138,10 @@ def test_trials_of_one_start_claim_nothing() -> None:
     fast = next(entry for entry in made.entries if entry.config.name == "fast")
     assert fast.against_baseline is AgainstBaseline.UNDECIDED
     assert fast.ratio_to_baseline is not None
-    assert (fast.ratio_to_baseline.value, fast.ratio_to_baseline.interval) == (pytest.approx(9.9), None)
+    assert (fast.ratio_to_baseline.value, fast.ratio_to_baseline.interval) == (
+        pytest.approx(9.9),
+        None,
+    )
     assert made.possible_bests == ()
 
 

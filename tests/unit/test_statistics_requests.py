@@ -25,15 +25,23 @@ POINT = PLAN.points[0]
 
 def rows(latencies: Sequence[float], failed: int = 0) -> pa.Table:
     """Requests of three tokens, the first at a tenth of the time."""
-    made = [{"planned_s": float(i), "chunk_s": [i + one / 10, i + one / 2, i + one]} for i, one in enumerate(latencies)]
-    made += [{"planned_s": 99.0, "chunk_s": [], "status": "broken", "end_s": 999.0} for _ in range(failed)]
+    made = [
+        {"planned_s": float(i), "chunk_s": [i + one / 10, i + one / 2, i + one]}
+        for i, one in enumerate(latencies)
+    ]
+    made += [
+        {"planned_s": 99.0, "chunk_s": [], "status": "broken", "end_s": 999.0}
+        for _ in range(failed)
+    ]
     return request_rows(*made)
 
 
 def read(tables: Sequence[pa.Table | None], **fields: object) -> PointRequests:
     """Of one trial per start; None: its rows were not kept."""
     trials = [
-        make_trial(POINT, number, 0, id=f"t{number}", requests_file=f"requests/t{number}.parquet", **fields)
+        make_trial(
+            POINT, number, 0, id=f"t{number}", requests_file=f"requests/t{number}.parquet", **fields
+        )
         for number, _ in enumerate(tables)
     ]
 
@@ -71,13 +79,16 @@ def test_every_percentile_that_a_service_can_promise_is_there() -> None:
 
 def test_a_batch_is_one_event_of_each_time() -> None:
     made = found(BATCH)  # 32 at once, so these trials are two batches each
-    assert {(made[name].event, made[name].events) for name in ("ttft_p99_s", "tpot_p99_s", "latency_p99_s")} == {
-        (CountedEvent.BATCH, 8)
-    }
+    assert {
+        (made[name].event, made[name].events)
+        for name in ("ttft_p99_s", "tpot_p99_s", "latency_p99_s")
+    } == {(CountedEvent.BATCH, 8)}
     assert made["itl_p99_s"].events == 16
 
 
 def test_starts_are_clusters_and_trials_of_a_server_that_was_running() -> None:
     requests = read([rows([1.0, 2.0]) for _ in range(3)], instance_id="i1")
-    by_start, by_trial = (request_tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"] for one in (False, True))
+    by_start, by_trial = (
+        request_tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"] for one in (False, True)
+    )
     assert (by_start.clusters, by_trial.clusters) == (1, 3)

@@ -18,7 +18,9 @@ def speed(value: float) -> TrialMetrics:
     return TrialMetrics(output_throughput=value, latency_s=64 / value)
 
 
-def one_point(values: dict[int, list[float]], measure: Measure = MEASURE, *more: TrialRecord) -> PointSummary:
+def one_point(
+    values: dict[int, list[float]], measure: Measure = MEASURE, *more: TrialRecord
+) -> PointSummary:
     """A point with these values by block."""
     plan = make_plan(["a"], [INTERACTIVE], measure)
     trials = [
@@ -36,7 +38,13 @@ def point() -> Point:
 def test_only_measured_and_ok_trials_count() -> None:
     warm = make_trial(point(), 0, 0, id="warm", kind="warmup", metrics=TrialMetrics(ttft_s=6.4))
     late = make_trial(
-        point(), 0, 2, id="late", outcome=Outcome.CLIENT_BOUND, cause="our client was late", metrics=speed(2)
+        point(),
+        0,
+        2,
+        id="late",
+        outcome=Outcome.CLIENT_BOUND,
+        cause="our client was late",
+        metrics=speed(2),
     )
     summary = one_point({0: [100.0, 102.0], 1: [101.0, 99.0]}, MEASURE, warm, late)
     assert summary.metrics["output_throughput"].value == pytest.approx(100.5)
@@ -46,7 +54,9 @@ def test_only_measured_and_ok_trials_count() -> None:
         *(f"a-interactive-{b}-{i}" for b in (0, 1) for i in (0, 1)),
         "late",
     ]
-    assert [(group.failure.outcome, group.ids) for group in summary.failures] == [(Outcome.CLIENT_BOUND, ("late",))]
+    assert [(group.failure.outcome, group.ids) for group in summary.failures] == [
+        (Outcome.CLIENT_BOUND, ("late",))
+    ]
 
 
 def test_what_is_not_defined_has_no_estimate() -> None:
@@ -57,7 +67,8 @@ def test_what_is_not_defined_has_no_estimate() -> None:
 
 def test_a_block_taken_up_by_a_second_instance_counts_as_two_starts() -> None:
     extra = [
-        make_trial(point(), 0, index, instance_id="again", id=f"x{index}", metrics=speed(110.0)) for index in (2, 3)
+        make_trial(point(), 0, index, instance_id="again", id=f"x{index}", metrics=speed(110.0))
+        for index in (2, 3)
     ]
     summary = one_point({0: [100.0, 100.0], 1: [100.0, 100.0]}, MEASURE, *extra)
     assert (basis := summary.metrics["output_throughput"].basis) is not None
@@ -82,21 +93,36 @@ def test_memory_of_a_config_is_one_figure_for_each_start() -> None:
     config = plan.configs[0]
     trials = [
         make_trial(
-            point, block, index, memory=Memory(resident_bytes=held, peak_bytes=2 * held, device_peak_bytes=3 * held)
+            point,
+            block,
+            index,
+            memory=Memory(resident_bytes=held, peak_bytes=2 * held, device_peak_bytes=3 * held),
         )
         for block, row in enumerate([(100, 200), (300, 400)])
         for index, held in enumerate(row)
         for point in plan.points[:1]
     ]
-    trials.append(make_trial(plan.points[0], 0, 0, kind="warmup", memory=Memory(resident_bytes=9_999)))
+    trials.append(
+        make_trial(plan.points[0], 0, 0, kind="warmup", memory=Memory(resident_bytes=9_999))
+    )
     trials.append(make_trial(plan.points[1], 0, 0, memory=Memory(resident_bytes=8_888)))
     said = InstanceFacts(weight_bytes_loaded=5, kv_cache_tokens=1000, kv_bytes_per_token=3)
     instances = [
         make_instance(config, 0, facts=said),
         make_instance(config, 1, facts=said.model_copy(update={"kv_cache_tokens": 900})),
-        make_instance(config, 2, facts=InstanceFacts(weight_bytes_loaded=6), ready_s=None, outcome=Outcome.CRASHED),
+        make_instance(
+            config,
+            2,
+            facts=InstanceFacts(weight_bytes_loaded=6),
+            ready_s=None,
+            outcome=Outcome.CRASHED,
+        ),
     ]
-    memory = summarize(plan.model_copy(update={"variants": (stored,)}), trials, instances).configs[0].memory
+    memory = (
+        summarize(plan.model_copy(update={"variants": (stored,)}), trials, instances)
+        .configs[0]
+        .memory
+    )
     assert memory == MemorySummary(
         weight_bytes_stored=7,
         weight_bytes_loaded=Estimate(value=5, low=5, high=5, kind="extremes"),
@@ -121,7 +147,10 @@ def test_memory_of_a_config_is_one_figure_for_each_start() -> None:
 def test_what_lacks_starts_is_unfinished(
     values: dict[int, list[float]], budget: float | None, is_unfinished: bool
 ) -> None:
-    assert one_point(values, MEASURE.model_copy(update={"budget": budget})).is_unfinished is is_unfinished
+    assert (
+        one_point(values, MEASURE.model_copy(update={"budget": budget})).is_unfinished
+        is is_unfinished
+    )
 
 
 def test_a_point_without_enough_because_it_failed() -> None:
@@ -132,7 +161,10 @@ def test_a_point_without_enough_because_it_failed() -> None:
 
 
 def test_failures_with_one_cause_are_one_group() -> None:
-    dead = [make_trial(point(), block, 0, outcome=Outcome.OOM, cause=f"it took {block}.5 GiB") for block in range(3)]
+    dead = [
+        make_trial(point(), block, 0, outcome=Outcome.OOM, cause=f"it took {block}.5 GiB")
+        for block in range(3)
+    ]
     summary = one_point({}, MEASURE, *dead)
     assert [len(group.ids) for group in summary.failures] == [3]
     assert summary.failures[0].failure.cause == "it took 0.5 GiB"
@@ -156,7 +188,9 @@ def test_an_outlier_is_flagged_and_still_counts() -> None:
 def test_instances_tell_what_was_run() -> None:
     plan = make_plan(["a", "b"], [INTERACTIVE])
     first, second = plan.configs
-    facts = InstanceFacts(engine_version="2.0", kernels=("Marlin", "Flash"), compile_s=3.0, command=("run", "a b"))
+    facts = InstanceFacts(
+        engine_version="2.0", kernels=("Marlin", "Flash"), compile_s=3.0, command=("run", "a b")
+    )
     summary = summarize(
         plan,
         [],
@@ -189,7 +223,10 @@ def test_baseline(wanted: str | None, found: str | None) -> None:
 def test_a_refused_baseline_is_still_the_baseline() -> None:
     plan = make_plan(["a", "b"], [INTERACTIVE], baseline="a")
     refused = Plan(
-        study=plan.study, variants=(), points=plan.points[1:], refusals=(Refusal(point=plan.points[0], reason="no"),)
+        study=plan.study,
+        variants=(),
+        points=plan.points[1:],
+        refusals=(Refusal(point=plan.points[0], reason="no"),),
     )
     summary = summarize(refused, [], [])
     assert summary.baseline is not None

@@ -12,7 +12,12 @@ def test_every_figure_by_hand() -> None:
     metrics = metrics_of_trial(
         request_sums(
             {"planned_s": 0.0, "sent_s": 0.5, "chunk_s": [1.0, 1.5, 2.0], "end_s": 2.5},
-            {"planned_s": 1.0, "chunk_s": [4.0, 4.1, 4.2, 4.3, 4.4], "end_s": 5.0, "input_tokens": 30},
+            {
+                "planned_s": 1.0,
+                "chunk_s": [4.0, 4.1, 4.2, 4.3, 4.4],
+                "end_s": 5.0,
+                "input_tokens": 30,
+            },
         )
     )
     assert metrics.latency_s == pytest.approx((2.5 + 4.0) / 2)  # from planned, not from sent
@@ -22,11 +27,16 @@ def test_every_figure_by_hand() -> None:
     assert metrics.output_throughput == pytest.approx(8 / 5)
     assert metrics.overall_throughput == pytest.approx(48 / 5)
     assert metrics.request_throughput == pytest.approx(2 / 5)
-    assert metrics.input_throughput == pytest.approx(40 / 4.0)  # waiting from 0 to 1 and from 1 to 4
+    assert metrics.input_throughput == pytest.approx(
+        40 / 4.0
+    )  # waiting from 0 to 1 and from 1 to 4
 
 
 def test_percentiles_are_over_requests() -> None:
-    rows = [{"planned_s": 0.0, "chunk_s": [k / 100, k / 100 + k / 1000, k / 100 + 2 * k / 1000]} for k in range(1, 201)]
+    rows = [
+        {"planned_s": 0.0, "chunk_s": [k / 100, k / 100 + k / 1000, k / 100 + 2 * k / 1000]}
+        for k in range(1, 201)
+    ]
     metrics = metrics_of_trial(request_sums(*rows))
     assert metrics.ttft_p99_s == pytest.approx(np.percentile(np.arange(1, 201) / 100, 99))
     assert metrics.tpot_p99_s == pytest.approx(np.percentile(np.arange(1, 201) / 1000, 99))
@@ -36,7 +46,11 @@ def scheduled(latencies: list[float], each_s: float = 0.5) -> TrialMetrics:
     return metrics_of_trial(
         request_sums(
             *(
-                {"planned_s": k * each_s, "scheduled_s": k * each_s, "chunk_s": [k * each_s + latency]}
+                {
+                    "planned_s": k * each_s,
+                    "scheduled_s": k * each_s,
+                    "chunk_s": [k * each_s + latency],
+                }
                 for k, latency in enumerate(latencies)
             )
         )
@@ -47,7 +61,9 @@ def test_a_server_that_keeps_up_achieves_what_is_offered() -> None:
     metrics = scheduled([3.0] * 9)
     assert metrics.offered_rate == pytest.approx(2.0)
     assert metrics.achieved_rate == pytest.approx(2.0)
-    assert metrics.request_throughput == pytest.approx(9 / 7)  # the makespan also holds the last answer
+    assert metrics.request_throughput == pytest.approx(
+        9 / 7
+    )  # the makespan also holds the last answer
 
 
 def test_a_server_that_falls_behind_achieves_less() -> None:
@@ -107,18 +123,30 @@ def test_one_token_has_no_time_per_token_and_no_gap() -> None:
 
 
 def test_several_tokens_in_a_chunk_do_not_change_tpot() -> None:
-    metrics = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 3.0], "output_tokens": 11}))
+    metrics = metrics_of_trial(
+        request_sums({"planned_s": 0.0, "chunk_s": [1.0, 3.0], "output_tokens": 11})
+    )
     assert metrics.tpot_s == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("status", ["refused", "http_error", "rate_limited", "broken", "stalled", "timeout"])
+@pytest.mark.parametrize(
+    "status", ["refused", "http_error", "rate_limited", "broken", "stalled", "timeout"]
+)
 def test_nothing_complete_gives_none_never_zero(status: str) -> None:
-    assert metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "status": status})) == TrialMetrics()
-    assert metrics_of_trial(RequestSums.of(request_rows({"planned_s": 0.0}).slice(0, 0))) == TrialMetrics()
+    assert (
+        metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "status": status}))
+        == TrialMetrics()
+    )
+    assert (
+        metrics_of_trial(RequestSums.of(request_rows({"planned_s": 0.0}).slice(0, 0)))
+        == TrialMetrics()
+    )
 
 
 def test_unknown_token_counts_give_no_throughput() -> None:
-    metrics = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "input_tokens": None}))
+    metrics = metrics_of_trial(
+        request_sums({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "input_tokens": None})
+    )
     assert metrics.overall_throughput is None
     assert metrics.input_throughput is None
     assert metrics.output_throughput == pytest.approx(1.0)
@@ -128,7 +156,13 @@ def test_a_stream_without_chunks_between_two_others() -> None:
     metrics = metrics_of_trial(
         request_sums(
             {"planned_s": 0.0, "chunk_s": [1.0, 1.25]},
-            {"planned_s": 0.0, "chunk_s": None, "first_token_s": 1.0, "last_token_s": 1.0, "end_s": 1.0},
+            {
+                "planned_s": 0.0,
+                "chunk_s": None,
+                "first_token_s": 1.0,
+                "last_token_s": 1.0,
+                "end_s": 1.0,
+            },
             {"planned_s": 0.0, "chunk_s": [2.0, 2.25]},
         )
     )

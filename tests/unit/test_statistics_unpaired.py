@@ -21,7 +21,9 @@ ONE, OTHER, ELSEWHERE = (
 
 def test_a_single_point_is_welch() -> None:
     before, after = [0.1, 0.3, 0.2], [0.6, 0.5, 0.9, 0.6]
-    found = unpaired_ratios({ONE: [[value] for value in before]}, {ONE: [[value] for value in after]})[ONE]
+    found = unpaired_ratios(
+        {ONE: [[value] for value in before]}, {ONE: [[value] for value in after]}
+    )[ONE]
     expected = stats.ttest_ind(after, before, equal_var=False)
     assert found.p_value == pytest.approx(expected.pvalue)
     assert found.degrees_of_freedom == pytest.approx(expected.df)
@@ -52,7 +54,9 @@ def test_its_own_variance_and_its_trials_are_floors() -> None:
 
 def test_only_points_with_two_starts_on_both_sides() -> None:
     two: Starts = [[0.1], [0.2]]
-    assert set(unpaired_ratios({ONE: two, OTHER: [[0.1, 0.2]], ELSEWHERE: two}, {ONE: two, OTHER: two})) == {ONE}
+    assert set(
+        unpaired_ratios({ONE: two, OTHER: [[0.1, 0.2]], ELSEWHERE: two}, {ONE: two, OTHER: two})
+    ) == {ONE}
     assert unpaired_ratios({}, {ONE: two}) == {}
     assert unpaired_ratios({ONE: [[], [0.1]]}, {ONE: two}) == {}
 
@@ -65,7 +69,9 @@ def test_equal_figures_have_no_error() -> None:
 @given(st.integers(0, 10_000))
 def test_the_other_way_round_it_is_the_inverse(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    before, after = ({point: rng.normal(0, 0.1, (3, 2)).tolist() for point in (ONE, OTHER)} for _ in range(2))
+    before, after = (
+        {point: rng.normal(0, 0.1, (3, 2)).tolist() for point in (ONE, OTHER)} for _ in range(2)
+    )
     forth, back = unpaired_ratios(before, after)[ONE], unpaired_ratios(after, before)[ONE]
     assert forth.log_mean == -back.log_mean
     assert forth.p_value == pytest.approx(back.p_value)
@@ -76,9 +82,12 @@ def studies(rng: np.random.Generator, later: float) -> LogRatio:
     points = [Point(config=one, workload=str(number)) for one in (A, B) for number in range(4)]
 
     def study() -> dict[Point, Starts]:
-        luck = {one: rng.normal(0, 0.05, 3) for one in (A, B)}  # of a start, shared by its workloads
+        luck = {
+            one: rng.normal(0, 0.05, 3) for one in (A, B)
+        }  # of a start, shared by its workloads
         return {
-            point: (luck[point.config] + rng.normal(0, 0.05, 3))[:, np.newaxis] + rng.normal(0, 0.08, (3, 3))
+            point: (luck[point.config] + rng.normal(0, 0.05, 3))[:, np.newaxis]
+            + rng.normal(0, 0.08, (3, 3))
             for point in points
         }  # type: ignore[return-value]
 

@@ -73,7 +73,9 @@ def test_rows_of_several_processes_are_moved_in_and_read_as_one_table(tmp_path: 
             assert isinstance(packed, bytes)
             part = place / f"rows.parquet.{'a' * 16}.partial"
             part.write_bytes(packed)
-            record = writer.append_trial(DRAFT, RequestParts((*RequestParts.of(ROWS.slice(0, 1)).parts, part)))
+            record = writer.append_trial(
+                DRAFT, RequestParts((*RequestParts.of(ROWS.slice(0, 1)).parts, part))
+            )
             assert folder.requests_of(record, ["request"]) == ROWS
             assert not part.exists()
     with folder.writing():
@@ -108,7 +110,8 @@ def test_rows_without_a_trial_are_dropped_on_the_next_run_and_nothing_else(tmp_p
         pass
     assert not any((folder.path / name).exists() for name in ours)
     assert all(
-        (folder.path / name).exists() for name in (*theirs, "requests/t00001.parquet", "requests/t00009.parquet")
+        (folder.path / name).exists()
+        for name in (*theirs, "requests/t00001.parquet", "requests/t00009.parquet")
     )
 
 
@@ -120,7 +123,9 @@ def test_where_no_study_is_nothing_is_deleted(tmp_path: Path) -> None:
     assert (tmp_path / "requests" / "mine.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["trials.jsonl", "quality.jsonl", "requests/t00001.parquet", "report/report.md"])
+@pytest.mark.parametrize(
+    "name", ["trials.jsonl", "quality.jsonl", "requests/t00001.parquet", "report/report.md"]
+)
 def test_what_a_run_left_is_not_taken_over_without_its_lock(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("left")
@@ -130,7 +135,9 @@ def test_what_a_run_left_is_not_taken_over_without_its_lock(tmp_path: Path, name
     assert (tmp_path / name).read_text() == "left"
 
 
-@pytest.mark.parametrize("name", ["../outside.parquet", "/etc/passwd", "requests/../../outside.parquet"])
+@pytest.mark.parametrize(
+    "name", ["../outside.parquet", "/etc/passwd", "requests/../../outside.parquet"]
+)
 def test_a_record_cannot_name_rows_outside_of_its_folder(tmp_path: Path, name: str) -> None:
     (tmp_path / "outside.parquet").write_bytes(b"")
     folder = a_study(tmp_path / "s")
@@ -139,7 +146,9 @@ def test_a_record_cannot_name_rows_outside_of_its_folder(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("trap", KINDS)
-def test_a_trap_instead_of_a_record_is_read_or_refused_but_never_waited_for(tmp_path: Path, trap: Trap) -> None:
+def test_a_trap_instead_of_a_record_is_read_or_refused_but_never_waited_for(
+    tmp_path: Path, trap: Trap
+) -> None:
     folder, outside = a_study(tmp_path / "s"), tmp_path / "outside"
     outside.mkdir()
     trap(folder.lock_file, outside)
@@ -149,7 +158,11 @@ def test_a_trap_instead_of_a_record_is_read_or_refused_but_never_waited_for(tmp_
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing(), pytest.raises(StoreError, match="another bitbench is writing"), folder.writing():
+    with (
+        folder.writing(),
+        pytest.raises(StoreError, match="another bitbench is writing"),
+        folder.writing(),
+    ):
         pass
 
 
@@ -238,7 +251,9 @@ def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
     point = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).points[0]
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
-        trial = writer.append_trial(make_trial(point, 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]}))
+        trial = writer.append_trial(
+            make_trial(point, 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]})
+        )
     (tmp_path / str(trial.requests_file)).unlink()
     with pytest.raises(StoreError, match=f"the rows of trial {trial.id} were not kept"):
         folder.requests_of(trial)

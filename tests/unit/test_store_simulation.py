@@ -72,7 +72,9 @@ def asked_once(progress: Progress, block: int) -> list[Member]:
         ("bitbench.running.progress.Progress._members", asked_once),
     ],
 )
-def test_a_fault_is_found_and_its_study_can_be_repeated_alone(place: str, fault: Callable[..., object]) -> None:
+def test_a_fault_is_found_and_its_study_can_be_repeated_alone(
+    place: str, fault: Callable[..., object]
+) -> None:
     with patch(place, fault):
         with pytest.raises((AssertionError, StoreError)) as found:
             walk(SEED, 20 * STEPS)

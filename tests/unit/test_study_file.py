@@ -10,7 +10,12 @@ import yaml
 from bitbench.study.base import Json
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study, read_study, starter, study_schema
-from bitbench.study.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY, WARM_UP_TOKENS, Workload
+from bitbench.study.workload import (
+    BUILT_IN_WORKLOADS,
+    OPEN_LOOP_CONCURRENCY,
+    WARM_UP_TOKENS,
+    Workload,
+)
 from bitbench.util.errors import StudyFileError
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -45,12 +50,20 @@ def test_the_schema_accepts_the_starter_and_refuses_what_the_reader_refuses() ->
 
 
 def test_a_bare_null_is_the_null_engine() -> None:
-    study = parse_study("name: x\nengines:\n  - null\n  - {engine: null, name: slow}\nworkloads: [base]\n", name="s")
-    assert [(setup.name, setup.engine) for setup in study.engines] == [("null", "null"), ("slow", "null")]
+    study = parse_study(
+        "name: x\nengines:\n  - null\n  - {engine: null, name: slow}\nworkloads: [base]\n", name="s"
+    )
+    assert [(setup.name, setup.engine) for setup in study.engines] == [
+        ("null", "null"),
+        ("slow", "null"),
+    ]
 
 
 def test_the_seven_workloads_of_the_record_are_built_in() -> None:
-    shapes = {w.name: (w.concurrency, w.input_tokens, w.output_tokens) for w in BUILT_IN_WORKLOADS.values()}
+    shapes = {
+        w.name: (w.concurrency, w.input_tokens, w.output_tokens)
+        for w in BUILT_IN_WORKLOADS.values()
+    }
     assert shapes == {
         "interactive": (1, 128, 64),
         "decode_bound": (1, 256, 512),
@@ -65,7 +78,9 @@ def test_the_seven_workloads_of_the_record_are_built_in() -> None:
 def test_a_misspelt_field_gets_its_line_and_a_suggestion() -> None:
     text = MINIMAL + "measure:\n  starts: 2\n  confidense: 95%\n"
     message = complaint(text)
-    assert message.startswith("s.yaml:6: measure.confidense: unknown field; did you mean `confidence`?")
+    assert message.startswith(
+        "s.yaml:6: measure.confidense: unknown field; did you mean `confidence`?"
+    )
     assert "budget" in message
 
 
@@ -83,7 +98,9 @@ def test_an_unknown_workload_lists_the_built_in_ones() -> None:
 
 
 def test_every_mistake_is_reported_at_once() -> None:
-    message = complaint("name: x y\nworkloads: [{name: a, concurrency: 0, input_tokens: 1, output_tokens: 1}]\n")
+    message = complaint(
+        "name: x y\nworkloads: [{name: a, concurrency: 0, input_tokens: 1, output_tokens: 1}]\n"
+    )
     assert "s.yaml:1: name" in message
     assert "`engines` is missing" in message
     assert "s.yaml:2: workloads[0].concurrency" in message
@@ -94,7 +111,10 @@ def test_every_mistake_is_reported_at_once() -> None:
     [
         ("name: [x\n", "not valid YAML"),
         ("- a\n", "is a mapping"),
-        ("name: x\nname: y\nengines: [null]\nworkloads: [base]\n", "s.yaml:2: `name` is given twice"),
+        (
+            "name: x\nname: y\nengines: [null]\nworkloads: [base]\n",
+            "s.yaml:2: `name` is given twice",
+        ),
         (MINIMAL + "limits: {start: soon}\n", "a duration such as"),
         (MINIMAL + "limits: {memory: 4 parsec}\n", "unknown unit 'parsec'"),
         (MINIMAL + "measure: {trials: {min: 5, max: 2}}\n", "max (2) is smaller than min (5)"),
@@ -122,17 +142,35 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
             "but it is 'poison'",
         ),
         (OPEN + "poisson\n", "s.yaml:8: the field `rate` is missing in `workloads[0].arrival`"),
-        (OPEN + "{rate: 5}\n", "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, "),
+        (
+            OPEN + "{rate: 5}\n",
+            "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, ",
+        ),
         (
             OPEN + "{kind: poisson, rate: 5, rates: 2}\n",
             "s.yaml:8: workloads[0].arrival.rates: unknown field; did you mean `rate`? known fields: kind, rate",
         ),
-        (OPEN + "{kind: poisson, rate: 0}\n", "workloads[0].arrival.rate: input should be greater than 0, but it is 0"),
+        (
+            OPEN + "{kind: poisson, rate: 0}\n",
+            "workloads[0].arrival.rate: input should be greater than 0, but it is 0",
+        ),
         (OPEN + "batch\n", "s.yaml:4: the field `concurrency` is missing in `workloads[0]`"),
-        (OPEN + "{kind: poisson, rate: 5}\n    duration: 5s\n", "needs `requests` or `duration` (one of them)"),
-        ("    input_tokens: 16\n    arrival: {kind: poisson, rate: 5}\n", "needs `requests` or `duration`"),
-        ("    input_tokens: 16\n    concurrency: 1\n    duration: 5s\n", "arrival batch has no `duration`"),
-        ("    input_tokens: {min: 5}\n    concurrency: 1\n", "give a number, {min, max}, or {mean, sd}"),
+        (
+            OPEN + "{kind: poisson, rate: 5}\n    duration: 5s\n",
+            "needs `requests` or `duration` (one of them)",
+        ),
+        (
+            "    input_tokens: 16\n    arrival: {kind: poisson, rate: 5}\n",
+            "needs `requests` or `duration`",
+        ),
+        (
+            "    input_tokens: 16\n    concurrency: 1\n    duration: 5s\n",
+            "arrival batch has no `duration`",
+        ),
+        (
+            "    input_tokens: {min: 5}\n    concurrency: 1\n",
+            "give a number, {min, max}, or {mean, sd}",
+        ),
         ("    input_tokens: {mean: 5}\n    concurrency: 1\n", "`mean` and `sd` belong together"),
         ("    input_tokens: {min: 9, max: 5}\n    concurrency: 1\n", "must be in ascending order"),
         (
@@ -143,7 +181,10 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
             "    input_tokens: some\n    concurrency: 1\n",
             "s.yaml:6: workloads[0].input_tokens: input should be a valid",
         ),
-        ("    input_tokens: 16\n    concurrency: 1\n    api: chat\n", "`api: chat` takes no token ids"),
+        (
+            "    input_tokens: 16\n    concurrency: 1\n    api: chat\n",
+            "`api: chat` takes no token ids",
+        ),
         (
             "    input_tokens: 16\n    concurrency: 1\n    text: {file: t, words: 3}\n",
             "workloads[0].text.words: unknown field; known fields: file",
@@ -181,7 +222,9 @@ def test_complaints_about_a_workload(text: str, message: str) -> None:
         "{kind: trace, file: trace.jsonl, speed: 1.0}",
     ],
 )
-def test_an_open_loop_is_accepted_by_reader_and_schema_and_survives_a_round_trip(arrival: str) -> None:
+def test_an_open_loop_is_accepted_by_reader_and_schema_and_survives_a_round_trip(
+    arrival: str,
+) -> None:
     text = workload(OPEN + arrival + "\n")
     study = parse_study(text, name="s")
     assert study.workloads[0].open_loop
@@ -193,7 +236,9 @@ def test_an_open_loop_is_accepted_by_reader_and_schema_and_survives_a_round_trip
 
 
 def test_the_context_of_a_conversation_holds_all_of_it() -> None:
-    text = workload("    input_tokens: {min: 10, max: 20}\n    concurrency: 2\n    conversation: {turns: 3}\n")
+    text = workload(
+        "    input_tokens: {min: 10, max: 20}\n    concurrency: 2\n    conversation: {turns: 3}\n"
+    )
     shape = parse_study(text, name="s").workloads[0]
     assert shape.context_tokens == 3 * (20 + 8)
     assert shape.request_count == 6
@@ -212,10 +257,16 @@ def test_the_context_of_a_conversation_holds_all_of_it() -> None:
 def test_a_warm_up_has_whole_prompts_and_the_first_tokens_of_an_answer(
     asked: dict[str, Json], requests: int, tokens: int
 ) -> None:
-    shape = Workload.model_validate({"name": "w", "input_tokens": 100, "output_tokens": 64, **asked})
+    shape = Workload.model_validate(
+        {"name": "w", "input_tokens": 100, "output_tokens": 64, **asked}
+    )
     warm_up = Workload.model_validate(shape.warm_up.model_dump())
     assert (warm_up.request_count, warm_up.output_tokens) == (requests, tokens)
-    assert (warm_up.input_tokens, warm_up.concurrency, warm_up.arrival) == (100, shape.concurrency, shape.arrival)
+    assert (warm_up.input_tokens, warm_up.concurrency, warm_up.arrival) == (
+        100,
+        shape.concurrency,
+        shape.arrival,
+    )
 
 
 def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:

@@ -29,13 +29,17 @@ def trials(slower: float, blocks: int = 4) -> list[TrialRecord]:
     return found
 
 
-def trial(point: Point, block: int, index: int, speed: float, *, round_: int = 0, turn: int = 0) -> TrialRecord:
+def trial(
+    point: Point, block: int, index: int, speed: float, *, round_: int = 0, turn: int = 0
+) -> TrialRecord:
     metrics = speed_metrics(WORKLOAD, speed)
     return make_trial(point, block, index, round=round_, turn=turn, metrics=metrics)
 
 
 def counted(plan: Plan, of: list[TrialRecord], point: Point) -> list[int]:
-    return [trial.index for trial in settle_turns(plan, of) if trial.counts and trial.point == point]
+    return [
+        trial.index for trial in settle_turns(plan, of) if trial.counts and trial.point == point
+    ]
 
 
 def test_the_second_trial_counts_where_the_first_is_slower_by_more_than_chance() -> None:
@@ -47,7 +51,9 @@ def test_the_second_trial_counts_where_the_first_is_slower_by_more_than_chance()
 def test_it_follows_the_metric_of_the_study() -> None:
     latency = make_plan(["calm", "cold"], [WORKLOAD])
     measure = latency.study.measure.model_copy(update={"metric": "latency"})
-    latency = latency.model_copy(update={"study": latency.study.model_copy(update={"measure": measure})})
+    latency = latency.model_copy(
+        update={"study": latency.study.model_copy(update={"measure": measure})}
+    )
     assert counted(latency, trials(0.8), CALM) == [0, 2] * 4
     assert counted(latency, trials(0.8), COLD) == [1, 2] * 4
 

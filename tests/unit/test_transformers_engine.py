@@ -25,7 +25,11 @@ from tests.busy_machine import wait_for
 
 SERVER = Path(engine_module.__file__).parent / "workers" / "transformers_server.py"
 VARIANT = Variant(
-    name="m/bf16", model="m", recipe="bf16", path=Path("/models/m"), facts=ModelFacts(context_tokens=8192)
+    name="m/bf16",
+    model="m",
+    recipe="bf16",
+    path=Path("/models/m"),
+    facts=ModelFacts(context_tokens=8192),
 )
 KEY = "secret"
 
@@ -48,8 +52,13 @@ def test_command_line_and_refusals() -> None:
     assert command[3:] == [
         "--model=/models/m", "--port=8123", "--dtype=float32", "--attn-implementation=eager", "--threads=2",
     ]  # fmt: skip
-    assert command_line(replace(launch, trace_folder=Path("/traces")), 8123)[-1] == "--trace-folder=/traces"
-    at_load = VARIANT.model_copy(update={"at_load": AtLoad(engine="transformers", quantize="torchao-int8wo")})
+    assert (
+        command_line(replace(launch, trace_folder=Path("/traces")), 8123)[-1]
+        == "--trace-folder=/traces"
+    )
+    at_load = VARIANT.model_copy(
+        update={"at_load": AtLoad(engine="transformers", quantize="torchao-int8wo")}
+    )
     assert command_line(replace(launch, variant=at_load), 8123)[-1] == "--quantize=torchao-int8wo"
     engine = TransformersEngine()
     assert engine.refuse(setup(), at_load, BUILT_IN_WORKLOADS["base"]) is None
@@ -58,7 +67,9 @@ def test_command_line_and_refusals() -> None:
         engine.refuse(setup(), unknown, BUILT_IN_WORKLOADS["base"]) or ""
     )
     assert engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["base"]) is None
-    assert "supports 8,192" in (engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or "")
+    assert "supports 8,192" in (
+        engine.refuse(setup(), VARIANT, BUILT_IN_WORKLOADS["long_context"]) or ""
+    )
     with pytest.raises(StudyFileError, match="has no argument enforce-eager"):
         engine.refuse(setup(**{"enforce-eager": True}), VARIANT, BUILT_IN_WORKLOADS["base"])
 
@@ -70,7 +81,11 @@ def test_facts_come_from_the_servers_own_line() -> None:
     }  # fmt: skip
     log = f"a warning\nbitbench-facts: {json.dumps(said)}\nbatch of 1: 2.1 s"
     facts = read_transformers_facts(log, ModelFacts(layers=30, kv_heads=3, head_size=64))
-    assert (facts.engine_version, facts.kernels, facts.weight_bytes_loaded) == ("5.19.0", ("attention: sdpa",), 7)
+    assert (facts.engine_version, facts.kernels, facts.weight_bytes_loaded) == (
+        "5.19.0",
+        ("attention: sdpa",),
+        7,
+    )
     assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4
     assert read_transformers_facts(log, ModelFacts()).kv_bytes_per_token is None
     assert read_transformers_facts("nothing yet", ModelFacts()).engine_version is None
@@ -159,7 +174,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The worker's module, with stand-ins for what only its environment has."""
     stand_ins: dict[str, dict[str, Any]] = {
         "torch": {"Tensor": object},
-        "transformers": {"AutoModelForCausalLM": None, "AutoTokenizer": None, "GenerationConfig": None},
+        "transformers": {
+            "AutoModelForCausalLM": None,
+            "AutoTokenizer": None,
+            "GenerationConfig": None,
+        },
         "transformers.generation": {},
         "transformers.generation.streamers": {"BaseStreamer": object},
         "tokenizers": {},
@@ -186,14 +205,22 @@ def model() -> RoteModel:
 def port(server: types.ModuleType, model: RoteModel) -> Iterator[int]:
     running = server.TransformersServer(0, KEY, model)
     threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
-    threading.Thread(target=server.serve_transformers, args=(model, running.jobs), daemon=True).start()
+    threading.Thread(
+        target=server.serve_transformers, args=(model, running.jobs), daemon=True
+    ).start()
     yield running.server_address[1]
     running.shutdown()
     running.server_close()
 
 
 def body(**changes: Any) -> dict[str, Any]:
-    wanted = {"prompt": [5, 6, 7], "max_tokens": 4, "stream": True, "ignore_eos": True, "model": "m"}
+    wanted = {
+        "prompt": [5, 6, 7],
+        "max_tokens": 4,
+        "stream": True,
+        "ignore_eos": True,
+        "model": "m",
+    }
     return wanted | {"stream_options": {"include_usage": True}} | changes
 
 
@@ -280,7 +307,9 @@ def test_a_batch_that_does_not_fill_starts_all_the_same(port: int, model: RoteMo
         ({"max_tokens": 62}, "context of 64"),
     ],
 )
-def test_a_request_that_it_cannot_serve_is_refused(port: int, changes: dict[str, Any], message: str) -> None:
+def test_a_request_that_it_cannot_serve_is_refused(
+    port: int, changes: dict[str, Any], message: str
+) -> None:
     connection = connect(port)
     status, data = ask(connection, body(**changes))
     assert status == 400
@@ -309,7 +338,9 @@ def test_a_client_that_goes_away_does_not_disturb_the_others(port: int) -> None:
     leaving = connect(port)
     headers = {"Authorization": f"Bearer {KEY}", "X-Batch-Size": "2"}
     leaving.request("POST", "/v1/completions", json.dumps(body(max_tokens=40)), headers)
-    other = threading.Thread(target=lambda: results.append(ask(connect(port), body(max_tokens=40), batch=2)))
+    other = threading.Thread(
+        target=lambda: results.append(ask(connect(port), body(max_tokens=40), batch=2))
+    )
     results: list[tuple[int, bytes]] = []
     other.start()
     leaving.getresponse()
@@ -346,11 +377,15 @@ def test_an_answer_that_ends_early_is_an_error_and_nobody_waits_for_the_rest(
 
 def switch(port: int, path: str, key: str = KEY) -> int:
     connection = connect(port)
-    connection.request("POST", path, json.dumps({"profile_prefix": "decode"}), {"Authorization": f"Bearer {key}"})
+    connection.request(
+        "POST", path, json.dumps({"profile_prefix": "decode"}), {"Authorization": f"Bearer {key}"}
+    )
     return connection.getresponse().status
 
 
-def test_the_profiler_is_switched_by_the_thread_that_computes_and_sees_its_steps(port: int, model: RoteModel) -> None:
+def test_the_profiler_is_switched_by_the_thread_that_computes_and_sees_its_steps(
+    port: int, model: RoteModel
+) -> None:
     assert switch(port, "/start_profile", key="wrong") == 401
     assert switch(port, "/start_profile") == 200
     ask(connect(port), body(max_tokens=3))

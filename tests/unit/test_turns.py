@@ -56,7 +56,11 @@ def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task:
         (PERSON, '  {"age":36.0,"city":"Rome","name":"Ada"}  ', None),
         (PERSON, "", "it is empty"),
         (PERSON, " \n", "it is empty"),
-        (PERSON, '{"name": "Ada", "city": "Rome", "age": 36', "it is not JSON (Expecting ',' delimiter)"),
+        (
+            PERSON,
+            '{"name": "Ada", "city": "Rome", "age": 36',
+            "it is not JSON (Expecting ',' delimiter)",
+        ),
         (PERSON, '{"name": "Ada", "city": "Rome", "age": 36} Done.', "it is not JSON (Extra data)"),
         (PERSON, 'Sure! {"name": "Ada"}', "it is not JSON (Expecting value)"),
         (PERSON, "```json", "it is not JSON (Expecting value)"),
@@ -74,12 +78,20 @@ def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task:
         (RECIPE, '{"dish": "x", "minutes": 1, "needs": ["a", 2]}', "`needs` is of the wrong kind"),
         (RECIPE, '{"dish": "x", "minutes": 1, "needs": []}', None),
         (ALARM, '{"tool": "cancel_alarm", "arguments": {"label": "x"}}', None),
-        (ALARM, '{"tool": "snooze", "arguments": {"label": "x"}}', "it calls a tool that does not exist"),
+        (
+            ALARM,
+            '{"tool": "snooze", "arguments": {"label": "x"}}',
+            "it calls a tool that does not exist",
+        ),
         (ALARM, '{"tool": ["set_alarm"], "arguments": {}}', "it calls a tool that does not exist"),
         (ALARM, '{"tool": "set_alarm", "arguments": "07:00"}', "its arguments are not an object"),
         (ALARM, '{"tool": "set_alarm", "arguments": {"time": "07:00"}}', "`label` is missing"),
         (ALARM, '{"tool": "set_alarm"}', "`arguments` is missing"),
-        (LIGHTS, '{"tool": "set_light", "arguments": {"room": "r", "on": true, "level": "high"}}', None),
+        (
+            LIGHTS,
+            '{"tool": "set_light", "arguments": {"room": "r", "on": true, "level": "high"}}',
+            None,
+        ),
         (
             LIGHTS,
             '{"tool": "set_light", "arguments": {"room": "r", "on": true, "level": "bright"}}',
@@ -95,7 +107,9 @@ def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task:
         (PERSON, '{"name": "Ada", "city": "Rome", "age": 3, "' + "\\u0007" * 40 + '": 1}', None),
     ],
 )
-def test_an_answer_is_valid_as_a_program_would_have_it(task: object, text: str, fault: str | None) -> None:
+def test_an_answer_is_valid_as_a_program_would_have_it(
+    task: object, text: str, fault: str | None
+) -> None:
     found = conversation_fault(text, task)  # type: ignore[arg-type]
     if "\\u0007" in text:
         assert found is not None
@@ -109,7 +123,11 @@ def test_prompts_are_kept_as_what_each_turn_adds() -> None:
     one = conversations(Turns(conversations=8, turns=3))[:1]
     tokenized = [[[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 9]]]
     (script,) = make_material_scripts(one, tokenized)
-    assert [(turn.kept, turn.tokens) for turn in script.turns] == [(0, (1, 2, 3)), (3, (4, 5)), (2, (9,))]
+    assert [(turn.kept, turn.tokens) for turn in script.turns] == [
+        (0, (1, 2, 3)),
+        (3, (4, 5)),
+        (2, (9,)),
+    ]
     assert script.prompts == ((1, 2, 3), (1, 2, 3, 4, 5), (1, 2, 9))
     assert Script.model_validate_json(script.model_dump_json()) == script
 
@@ -125,8 +143,16 @@ IN_TEMPLATE = TRANSFORMERS.replace("chat_template = None", "chat_template = 'x'"
 @pytest.mark.parametrize(
     ("code", "begins", "ends"),
     [
-        (TRANSFORMERS, "\x01Answer each message with one JSON object", "Message: I am Maria, {}\nAnswer:"),
-        (IN_TEMPLATE, "<user>Answer each message with one JSON object", "<user>I am Maria, {}<answer>"),
+        (
+            TRANSFORMERS,
+            "\x01Answer each message with one JSON object",
+            "Message: I am Maria, {}\nAnswer:",
+        ),
+        (
+            IN_TEMPLATE,
+            "<user>Answer each message with one JSON object",
+            "<user>I am Maria, {}<answer>",
+        ),
     ],
     ids=["plain", "chat template"],
 )
@@ -137,13 +163,17 @@ def test_the_worker_writes_conversations_as_the_model_wants_them(
 
     monkeypatch.setattr(material, "CONVERSATION_TOKENS", 10_000)  # a token per character
     python = stand_in_python(tmp_path / "env", transformers=code)
-    quality = Quality(windows=2, window_tokens=8, answer_tokens=0, turns=Turns(conversations=8, turns=2))
+    quality = Quality(
+        windows=2, window_tokens=8, answer_tokens=0, turns=Turns(conversations=8, turns=2)
+    )
     made = make_material(CORPUS, quality, tmp_path, python)
     first, second = ("".join(map(chr, prompt)) for prompt in made.scripts[0].prompts)
     assert first.startswith(begins)
     assert first.endswith(ends.format("I live in Porto and I am 35."))
     assert '{"name": "Tom", "city": "Leeds", "age": 41}' in first  # an example
-    assert '{"name": "Maria", "city": "Porto", "age": 35}' in second  # the script's answer to the turn before
+    assert (
+        '{"name": "Maria", "city": "Porto", "age": 35}' in second
+    )  # the script's answer to the turn before
     assert '{"name": "Jonas"' not in second
 
 
@@ -156,7 +186,11 @@ def test_a_tokenizer_that_needs_too_many_tokens_is_named(tmp_path: Path) -> None
 
 def script_of(name: str, turns: int = 3) -> Script:
     """Its prompts end with the number of the turn."""
-    return Script(name=name, task="person", turns=tuple(TurnPrompt(kept=0, tokens=(5, turn)) for turn in range(turns)))
+    return Script(
+        name=name,
+        task="person",
+        turns=tuple(TurnPrompt(kept=0, tokens=(5, turn)) for turn in range(turns)),
+    )
 
 
 VALID = '{"name": "Ada", "city": "Rome", "age": 36}'
@@ -208,7 +242,9 @@ def test_llama_cpp_writes_no_further_than_the_end_of_a_line(server: QualityServe
 def test_what_is_measured_has_conversations_where_they_are_asked_for(server: QualityServer) -> None:  # noqa: F811
     server.text_of = lambda body: VALID if body["prompt"][-1] < 2 else "no"
     material = MATERIAL.model_copy(update={"scripts": (script_of("a"), script_of("b", 2))})
-    job = QualityJob(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0)
+    job = QualityJob(
+        server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0
+    )
     steps: list[str] = []
     found = measure_quality(job, steps.append)[1]["conversations"]
     assert [(one.name, one.broke_at) for one in found] == [("a", 3), ("b", None)]
@@ -220,12 +256,18 @@ def test_a_context_has_room_for_conversations_and_a_plan_for_their_time() -> Non
     with_turns = short.model_copy(update={"turns": Turns()})
     assert (short.context_tokens, with_turns.context_tokens) == (9, 1120)
     facts = ModelFacts(parameters=135_000_000)
-    variant = Variant(name="v", model="m", recipe="r", path=Path("/m"), weight_bytes=270_000_000, facts=facts)
-    seconds = [guess_quality_s(variant, one, Scoring.PROMPT_LOGPROBS) for one in (short, with_turns)]
+    variant = Variant(
+        name="v", model="m", recipe="r", path=Path("/m"), weight_bytes=270_000_000, facts=facts
+    )
+    seconds = [
+        guess_quality_s(variant, one, Scoring.PROMPT_LOGPROBS) for one in (short, with_turns)
+    ]
     assert seconds[1] - seconds[0] == pytest.approx(144 * (400 * 0.0009 + 30 * 0.037))
 
 
-@pytest.mark.parametrize("asked", [{"conversations": 25}, {"conversations": 7}, {"turns": 7}, {"turns": 0}])
+@pytest.mark.parametrize(
+    "asked", [{"conversations": 25}, {"conversations": 7}, {"turns": 7}, {"turns": 0}]
+)
 def test_more_than_is_shipped_is_refused(asked: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"(less|greater) than or equal"):
         Quality.model_validate({"turns": asked})

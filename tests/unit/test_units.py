@@ -20,19 +20,23 @@ from bitbench.util.units import (
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("0", 0), ("20µs", 2e-5)]
+    ("text", "seconds"),
+    [("250ms", 0.25), ("30s", 30), ("10m", 600), ("1.5 h", 5400), (2, 2), ("0", 0), ("20µs", 2e-5)],
 )
 def test_seconds(text: object, seconds: float) -> None:
     assert parse_seconds(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("text", "count"), [("4GiB", 2**32), ("500 MB", 500_000_000), (1024, 1024), ("1.5kib", 1536)])
+@pytest.mark.parametrize(
+    ("text", "count"), [("4GiB", 2**32), ("500 MB", 500_000_000), (1024, 1024), ("1.5kib", 1536)]
+)
 def test_bytes(text: object, count: int) -> None:
     assert parse_bytes(text) == count
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.005, "5ms"), (600.0, "600s"), (0.0125, "12.5ms"), (0.0, "0.0s"), (1 / 3, f"{1 / 3!r}s")]
+    ("seconds", "text"),
+    [(0.005, "5ms"), (600.0, "600s"), (0.0125, "12.5ms"), (0.0, "0.0s"), (1 / 3, f"{1 / 3!r}s")],
 )
 def test_seconds_are_written_as_they_are_read(seconds: float, text: str) -> None:
     assert written_seconds(seconds) == text
@@ -45,7 +49,9 @@ def test_any_time_can_be_written(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_seconds, parse_bytes])
-def test_a_text_without_a_unit_shows_how_it_can_be_written(parse: Callable[[object], float]) -> None:
+def test_a_text_without_a_unit_shows_how_it_can_be_written(
+    parse: Callable[[object], float],
+) -> None:
     with pytest.raises(ValueError, match=r"^200 needs a unit; write 200\w+, 200\w+ or 200\w+$"):
         parse("200")
     assert parse(200) == 200
@@ -66,9 +72,13 @@ def test_what_is_no_quantity_is_refused(wrong: object) -> None:
 
 
 def test_the_unknown_prints_as_a_dash_and_never_as_zero() -> None:
-    assert {show_seconds(None), show_bytes(None), show_percent(None), show_significant(None), show_duration(None)} == {
-        "–"
-    }
+    assert {
+        show_seconds(None),
+        show_bytes(None),
+        show_percent(None),
+        show_significant(None),
+        show_duration(None),
+    } == {"–"}
 
 
 def test_shown_quantities() -> None:

@@ -29,12 +29,16 @@ def test_hidden_characters_are_spelled_out(text: str, shown: str) -> None:
     assert visible(shown) == shown
 
 
-@pytest.mark.parametrize("text", ["two\nlines\tand a tab", "1 ± 2 µs – 3 × 4", "漢字 ñ 👍 नि", "thin\u202fspace\u00a0"])
+@pytest.mark.parametrize(
+    "text", ["two\nlines\tand a tab", "1 ± 2 µs – 3 × 4", "漢字 ñ 👍 नि", "thin\u202fspace\u00a0"]
+)
 def test_what_people_write_stays(text: str) -> None:
     assert visible(text) == text
 
 
-def test_a_terminal_draws_our_styles_and_takes_no_word_for_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_draws_our_styles_and_takes_no_word_for_markup(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setattr(sys, "stdout", io.StringIO())

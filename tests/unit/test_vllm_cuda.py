@@ -20,7 +20,9 @@ from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.test_vllm_engine import SMOLLM2, failure_of, launch, options
 
 DATA = Path(__file__).parent / "data"
-SELECTION = json.loads((DATA / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8"))["by_capability"]
+SELECTION = json.loads((DATA / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8"))[
+    "by_capability"
+]
 CONFIGURATION = (
     "(EngineCore pid=1) INFO 11-15 02:18:36 [core.py:112] Initializing a V1 LLM engine (v0.32.0) with config: "
     "model='m', dtype=torch.bfloat16, max_seq_len=2096, tensor_parallel_size=2, pipeline_parallel_size=1, "
@@ -30,7 +32,10 @@ CONFIGURATION = (
 
 def facts(*messages: str, quantization: str = "None") -> InstanceFacts:
     prefix = "(Worker_TP0 pid=1) INFO 11-15 02:18:36 [worker.py:1] "
-    lines = [CONFIGURATION.format(quantization=quantization), *(prefix + message for message in messages)]
+    lines = [
+        CONFIGURATION.format(quantization=quantization),
+        *(prefix + message for message in messages),
+    ]
     return vllm.read_vllm_facts("\n".join(lines), SMOLLM2)
 
 
@@ -54,15 +59,23 @@ def test_the_study_chooses_the_type_all_the_same() -> None:
 
 def test_what_is_compressed_at_load_is_told_to_vllm() -> None:
     wanted = launch()
-    at_load = wanted.variant.model_copy(update={"at_load": AtLoad(engine="vllm", quantize="fp8_per_tensor")})
-    assert "--quantization fp8_per_tensor" in options(command_line(replace(wanted, variant=at_load), 1))
+    at_load = wanted.variant.model_copy(
+        update={"at_load": AtLoad(engine="vllm", quantize="fp8_per_tensor")}
+    )
+    assert "--quantization fp8_per_tensor" in options(
+        command_line(replace(wanted, variant=at_load), 1)
+    )
     assert "--quantization" not in options(command_line(wanted, 1))
 
 
-@pytest.mark.parametrize(("method", "is_refused"), [("mxfp8", False), ("--trust-remote-code", True), ("gguf", True)])
+@pytest.mark.parametrize(
+    ("method", "is_refused"), [("mxfp8", False), ("--trust-remote-code", True), ("gguf", True)]
+)
 def test_only_what_vllm_can_compress_at_load_is_told_to_it(method: str, is_refused: bool) -> None:
     """A recipe may come from a stranger: its word would be one of the command line."""
-    at_load = launch().variant.model_copy(update={"at_load": AtLoad(engine="vllm", quantize=method)})
+    at_load = launch().variant.model_copy(
+        update={"at_load": AtLoad(engine="vllm", quantize=method)}
+    )
     refusal = VllmEngine().refuse(launch().setup, at_load, BUILT_IN_WORKLOADS["interactive"])
     assert (refusal is not None) == is_refused
 
@@ -88,7 +101,9 @@ def test_the_engine_finds_the_programs_of_its_own_environment(environment: Path)
 
 def test_a_toolkit_of_this_machine_goes_first(environment: Path, tmp_path: Path) -> None:
     python = environment / "bin" / "python"
-    assert "CUDA_HOME" not in toolkit_variables(python, {"PATH": "/usr/bin", "CUDA_HOME": "/opt/cuda"})
+    assert "CUDA_HOME" not in toolkit_variables(
+        python, {"PATH": "/usr/bin", "CUDA_HOME": "/opt/cuda"}
+    )
     nvcc = tmp_path / "opt" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.touch(mode=0o755)
@@ -140,7 +155,10 @@ def test_what_vllm_chose_by_device_is_noted() -> None:
 
 
 def test_quantized_layers_without_a_kernel_line_are_not_taken_for_dense() -> None:
-    found = facts("Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].", quantization="fp8")
+    found = facts(
+        "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
+        quantization="fp8",
+    )
     assert [choice.kind for choice in found.kernel_choices] == ["attention"]
     assert "vLLM does not say which kernel computes the layers of fp8" in found.notes
 
@@ -159,7 +177,12 @@ def test_an_attention_backend_that_was_asked_for_has_its_own_name() -> None:
             "TRITON",
             "dense",
         ),
-        ("Using DEEPGEMM Fp8 MoE backend out of potential backends: ['DEEPGEMM'].", "Fp8", "DEEPGEMM", None),
+        (
+            "Using DEEPGEMM Fp8 MoE backend out of potential backends: ['DEEPGEMM'].",
+            "Fp8",
+            "DEEPGEMM",
+            None,
+        ),
         (
             "Using 'FLASHINFER_TRTLLM' NvFp4 MoE backend out of potential backends: ['X'].",
             "NvFp4",
@@ -168,14 +191,26 @@ def test_an_attention_backend_that_was_asked_for_has_its_own_name() -> None:
         ),
         ("Using 'MARLIN' Mxfp4 MoE backend.", "Mxfp4", "MARLIN", None),
         ("Using 'MARLIN' MxFp8 MoE backend.", "MxFp8", "MARLIN", None),
-        ("Using TRITON Int8 MoE backend out of potential backends: ['TRITON'].", "Int8", "TRITON", None),
+        (
+            "Using TRITON Int8 MoE backend out of potential backends: ['TRITON'].",
+            "Int8",
+            "TRITON",
+            None,
+        ),
         ("Using 'MARLIN' WNA16 MoE backend.", "WNA16", "MARLIN", None),
         ("Using CUTLASS W4A8 MoE backend.", "W4A8", "CUTLASS", None),
-        ("Using HUMMING W4A8 Int8 MoE backend out of potential backends: ['HUMMING'].", "W4A8 Int8", "HUMMING", None),
+        (
+            "Using HUMMING W4A8 Int8 MoE backend out of potential backends: ['HUMMING'].",
+            "W4A8 Int8",
+            "HUMMING",
+            None,
+        ),
         ("Using HummingExperts Humming MoE backend.", "Humming", "HummingExperts", None),
     ],
 )
-def test_experts_have_a_kernel_identity(line: str, kind: str, kernel: str, path: str | None) -> None:
+def test_experts_have_a_kernel_identity(
+    line: str, kind: str, kernel: str, path: str | None
+) -> None:
     found = facts(line, quantization="x")
     (choice,) = found.kernel_choices
     assert (choice.kind, choice.kernel, choice.path) == (f"experts, {kind}", kernel, path)
@@ -241,8 +276,14 @@ def test_the_path_of_a_kernel(kernel: str, kind: str, path: KernelPath) -> None:
             "Current capability: 75.",
             Outcome.UNSUPPORTED,
         ),
-        ("NotImplementedError: No compressed-tensors compatible scheme was found", Outcome.UNSUPPORTED),
-        ("ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(…)", Outcome.UNSUPPORTED),
+        (
+            "NotImplementedError: No compressed-tensors compatible scheme was found",
+            Outcome.UNSUPPORTED,
+        ),
+        (
+            "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(…)",
+            Outcome.UNSUPPORTED,
+        ),
         (
             "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
             Outcome.UNSUPPORTED,
@@ -284,4 +325,9 @@ def test_how_it_fails_on_a_gpu(message: str, outcome: Outcome, tmp_path: Path) -
 
 
 def test_a_model_without_facts_has_no_cache_per_token() -> None:
-    assert vllm.read_vllm_facts(CONFIGURATION.format(quantization="None"), ModelFacts()).kv_bytes_per_token is None
+    assert (
+        vllm.read_vllm_facts(
+            CONFIGURATION.format(quantization="None"), ModelFacts()
+        ).kv_bytes_per_token
+        is None
+    )

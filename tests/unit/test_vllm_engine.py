@@ -94,19 +94,28 @@ def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
         (64, 8192, "12"),
     ],
 )
-def test_the_kv_cache_holds_every_request_at_its_full_length(concurrency: int, context_tokens: int, gib: str) -> None:
+def test_the_kv_cache_holds_every_request_at_its_full_length(
+    concurrency: int, context_tokens: int, gib: str
+) -> None:
     env = vllm_variables(launch(concurrency=concurrency, context_tokens=context_tokens), "k")
     assert env["VLLM_CPU_KVCACHE_SPACE"] == gib
 
 
-def test_the_kv_cache_is_that_of_the_largest_load_and_not_of_the_longest_request_as_often_as_the_most() -> None:
-    mixed = replace(launch(), loads=(Load(64, 1024), Load(1, 8000)))  # 64 × 9 blocks × 128 × 23,040 bytes = 1.6 GiB
+def test_the_kv_cache_is_that_of_the_largest_load_and_not_of_the_longest_request_as_often_as_the_most() -> (
+    None
+):
+    mixed = replace(
+        launch(), loads=(Load(64, 1024), Load(1, 8000))
+    )  # 64 × 9 blocks × 128 × 23,040 bytes = 1.6 GiB
     assert vllm_variables(mixed, "k")["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert "--max-model-len 8016 --max-num-seqs 64" in options(command_line(mixed, 1))
 
 
 def test_the_study_chooses_the_kv_cache() -> None:
-    assert vllm_variables(launch(env={"VLLM_CPU_KVCACHE_SPACE": "3"}), "k")["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert (
+        vllm_variables(launch(env={"VLLM_CPU_KVCACHE_SPACE": "3"}), "k")["VLLM_CPU_KVCACHE_SPACE"]
+        == "3"
+    )
 
 
 def test_workloads_that_do_not_fit_are_refused() -> None:
@@ -149,7 +158,9 @@ def test_facts_of_a_compiled_start() -> None:
 
 def test_compile_time_as_vllm_says_it_where_it_does() -> None:
     prefix = "(EngineCore pid=1) INFO 11-15 02:18:36 [core.py:402] "
-    said = "init engine (profile, create kv cache, warmup model) took 50.00 s (compilation: 41.50 s)"
+    said = (
+        "init engine (profile, create kv cache, warmup model) took 50.00 s (compilation: 41.50 s)"
+    )
     assert vllm.read_vllm_facts(prefix + said, SMOLLM2).compile_s == 41.5
 
 
@@ -183,7 +194,9 @@ def test_a_log_without_any_known_line_gives_no_facts() -> None:
         ("auto", ModelFacts(), None),
     ],
 )
-def test_memory_as_vllm_says_it_on_a_gpu(cache: str, model: ModelFacts, bytes_per_token: int | None) -> None:
+def test_memory_as_vllm_says_it_on_a_gpu(
+    cache: str, model: ModelFacts, bytes_per_token: int | None
+) -> None:
     """In the words of its source; not yet run on a GPU."""
     log = (
         "Initializing a V1 LLM engine (v0.32.0) with config: model='m', dtype=torch.bfloat16, tensor_parallel_size=2, "
@@ -229,14 +242,21 @@ def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:
     ("log", "exit_code", "outcome", "cause"),
     [
         ("w8a16", 1, Outcome.UNSUPPORTED, "Quant type (uint8b128) not supported by CPUWNA16"),
-        ("too-long", 1, Outcome.UNSUPPORTED, "max_model_len (100000) is greater than the derived max_model_len"),
+        (
+            "too-long",
+            1,
+            Outcome.UNSUPPORTED,
+            "max_model_len (100000) is greater than the derived max_model_len",
+        ),
         ("bad-argument", 2, Outcome.UNSUPPORTED, "unrecognized arguments: --no-such-thing"),
         ("eager", -9, Outcome.DISTURBED, "It was killed by signal 9 from outside"),
         ("eager", 1, Outcome.CRASHED, "It ended with exit code 1; its log gives no reason."),
         ("eager", -11, Outcome.CRASHED, "It ended with signal 11"),
     ],
 )
-def test_why_a_start_failed(log: str, exit_code: int, outcome: Outcome, cause: str, tmp_path: Path) -> None:
+def test_why_a_start_failed(
+    log: str, exit_code: int, outcome: Outcome, cause: str, tmp_path: Path
+) -> None:
     failure = failure_of(recorded(log), exit_code, tmp_path)
     assert failure.outcome is outcome
     assert cause in failure.cause

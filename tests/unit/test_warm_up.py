@@ -16,19 +16,33 @@ from tests.support.synthetic import make_trial
 POINT = Point(config=Config(variant="none", engine="e"), workload="w")
 SHORT = Workload(name="w", concurrency=2, input_tokens=8, output_tokens=16)
 WHOLE = Workload.model_validate(
-    {"name": "w", "input_tokens": 8, "output_tokens": 16, "arrival": {"kind": "poisson", "rate": 2}, "duration": 10}
+    {
+        "name": "w",
+        "input_tokens": 8,
+        "output_tokens": 16,
+        "arrival": {"kind": "poisson", "rate": 2},
+        "duration": 10,
+    }
 )
 
 
 def rounds(*latencies: float, duration_s: float = 1.0) -> list[TrialRecord]:
     return [
-        make_trial(POINT, 0, 0, kind="warmup", duration_s=duration_s, metrics=TrialMetrics(latency_s=latency))
+        make_trial(
+            POINT,
+            0,
+            0,
+            kind="warmup",
+            duration_s=duration_s,
+            metrics=TrialMetrics(latency_s=latency),
+        )
         for latency in latencies
     ]
 
 
 @pytest.mark.parametrize(
-    ("latencies", "steady"), [((1.0,), False), ((1.0, 0.5), False), ((9.0, 1.0, 1.09), True), ((1.0, 1.0, 1.2), False)]
+    ("latencies", "steady"),
+    [((1.0,), False), ((1.0, 0.5), False), ((9.0, 1.0, 1.09), True), ((1.0, 1.0, 1.2), False)],
 )
 def test_the_last_two_rounds_decide(latencies: tuple[float, ...], steady: bool) -> None:
     assert is_steady(rounds(*latencies)) is steady
@@ -39,7 +53,9 @@ def test_it_ends_within_limits() -> None:
     falling = rounds(*(2.0**-number for number in range(MOST_ROUNDS)))
     assert wants_warm_up_round(SHORT, falling[:-1], until_steady=True)
     assert not wants_warm_up_round(SHORT, falling, until_steady=True)
-    assert not wants_warm_up_round(SHORT, rounds(9.0, 1.0, duration_s=LIMIT_S / 2), until_steady=True)
+    assert not wants_warm_up_round(
+        SHORT, rounds(9.0, 1.0, duration_s=LIMIT_S / 2), until_steady=True
+    )
 
 
 def test_one_round_is_enough_on_a_cpu_and_where_it_is_the_whole_workload() -> None:
@@ -54,7 +70,12 @@ def test_an_endpoint_whose_first_requests_are_slow(
     slow: str, needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """First contact has four requests; of the next ones all of the first round are slow, and half of the second."""
-    steady: dict[str, Argument] = {"ttft": "500ms", "tpot": "300ms", "slow_requests": slow, "slow_factor": 4}
+    steady: dict[str, Argument] = {
+        "ttft": "500ms",
+        "tpot": "300ms",
+        "slow_requests": slow,
+        "slow_factor": 4,
+    }
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
     with running(steady, tmp_path) as null:
         monkeypatch.setenv("OPENAI_API_KEY", null.api_key)

@@ -15,7 +15,21 @@ from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.support.synthetic import make_plan
 
-STRANGE = ["Ġ", "Ġa", "Ġé", "ĠÃ©", "Ã", "©", "<0xE9>", "Ġ12", "Ġnot.", "piece", "▁ß", "Ġtwo words", "Ġmaſs"]
+STRANGE = [
+    "Ġ",
+    "Ġa",
+    "Ġé",
+    "ĠÃ©",
+    "Ã",
+    "©",
+    "<0xE9>",
+    "Ġ12",
+    "Ġnot.",
+    "piece",
+    "▁ß",
+    "Ġtwo words",
+    "Ġmaſs",
+]
 
 
 def letters(number: int) -> str:
@@ -40,7 +54,9 @@ def test_words_are_a_space_and_ascii_letters(tmp_path: Path, space: str) -> None
 
 def test_added_tokens_are_no_words(tmp_path: Path) -> None:
     vocabulary = {f"Ġ{letters(number)}": number for number in range(300)}
-    found = word_token_ids(written(tmp_path, vocabulary, [{"id": 7, "content": " tool", "special": False}]))
+    found = word_token_ids(
+        written(tmp_path, vocabulary, [{"id": 7, "content": " tool", "special": False}])
+    )
     assert found == tuple(id for id in range(300) if id != 7)
 
 
@@ -79,7 +95,9 @@ def test_variants_of_a_model_get_prompts_of_its_words(tmp_path: Path) -> None:
     assert context.vocabulary_of(plan.configs[0]).words == ()
     assert asked == []  # it runs no model
     facts = ModelFacts(vocabulary_size=50, special_token_ids=(6,))
-    variant = plan.variants[0].model_copy(update={"name": "m/q4", "model": "m", "recipe": "q4", "facts": facts})
+    variant = plan.variants[0].model_copy(
+        update={"name": "m/q4", "model": "m", "recipe": "q4", "facts": facts}
+    )
     of_model = replace(context, plan=plan.model_copy(update={"variants": (variant,)}))
     vocabulary = of_model.vocabulary_of(Config(variant="m/q4", engine="e"))
     assert asked == ["m"]

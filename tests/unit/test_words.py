@@ -72,7 +72,10 @@ def texts() -> dict[str, str]:
         written += (HERE / folder).glob(pattern)
     return {
         str(path.relative_to(HERE)): text
-        for path, text in {**found, **{path: path.read_text(encoding="utf-8") for path in written}}.items()
+        for path, text in {
+            **found,
+            **{path: path.read_text(encoding="utf-8") for path in written},
+        }.items()
     }
 
 
@@ -80,7 +83,12 @@ TEXTS = texts()
 
 
 def test_the_texts_are_found() -> None:
-    assert {"README.md", "docs/index.md", "examples/first-look.yaml", "src/bitbench/cli/app.py"} <= TEXTS.keys()
+    assert {
+        "README.md",
+        "docs/index.md",
+        "examples/first-look.yaml",
+        "src/bitbench/cli/app.py",
+    } <= TEXTS.keys()
 
 
 @pytest.mark.parametrize("words", OLD_WORDS)

@@ -85,7 +85,9 @@ CORPUS = Corpus(parts=("abcdefghijklmnop",), description="letters")
 
 def test_a_corpus_is_cut_with_the_models_own_tokenizer(tmp_path: Path) -> None:
     python = stand_in_python(tmp_path / "env", transformers=TRANSFORMERS)
-    material = make_material(CORPUS, Quality(windows=2, window_tokens=8, answer_tokens=0), tmp_path, python)
+    material = make_material(
+        CORPUS, Quality(windows=2, window_tokens=8, answer_tokens=0), tmp_path, python
+    )
     assert material.windows == ((1, *b"abcdefg"), (1, *b"hijklmn"))
     assert material.end_tokens == (1, 2)
 
@@ -109,36 +111,54 @@ def outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskOutcome:
 def test_a_task_has_results_and_the_version_of_lm_eval(outcome: TaskOutcome) -> None:
     """And it has the hub's token, since some datasets are had in no other way."""
     (result,) = outcome.results
-    assert (result.task, result.metric, result.value, result.standard_error) == ("right", "acc,none", 7, 0.5)
+    assert (result.task, result.metric, result.value, result.standard_error) == (
+        "right",
+        "acc,none",
+        7,
+        0.5,
+    )
     assert outcome.versions == (("lm-eval", "0.4.13"),)
 
 
-def test_samples_are_kept_with_what_was_cut_and_a_chat_goes_to_its_own_endpoint(tmp_path: Path) -> None:
-    python = stand_in_python(tmp_path / "env", lm_eval=LM_EVAL.replace('os.environ["HF_TOKEN"]', '""'))
-    asked = Quality.model_validate({"tasks": [{"name": "chatted", "chat": True, "think": "strip", "concurrency": 4}]})
+def test_samples_are_kept_with_what_was_cut_and_a_chat_goes_to_its_own_endpoint(
+    tmp_path: Path,
+) -> None:
+    python = stand_in_python(
+        tmp_path / "env", lm_eval=LM_EVAL.replace('os.environ["HF_TOKEN"]', '""')
+    )
+    asked = Quality.model_validate(
+        {"tasks": [{"name": "chatted", "chat": True, "think": "strip", "concurrency": 4}]}
+    )
     tools = TaskTools(python, tmp_path, tmp_path, 64)
     endpoint = Endpoint("http://127.0.0.1:1", "m", api_key="secret")
     found = run_tasks(endpoint, Scoring.NEXT_TOKEN, asked, tools, lambda _: None)
     assert found.failures == ()
-    assert [(one.metric, one.question, one.is_right, one.is_cut, one.text) for one in found.answers] == [
+    assert [
+        (one.metric, one.question, one.is_right, one.is_cut, one.text) for one in found.answers
+    ] == [
         ("acc,none", "0 (01234567)", False, True, "so lon"),
         ("acc,none", "1 (01234567)", True, False, "4"),
     ]
 
 
 def test_tasks_that_fail_say_why_and_leave_the_others_alone(outcome: TaskOutcome) -> None:
-    assert {failure.task: failure.cause for failure in outcome.failures} == {
-        "gated": "PermissionError: no access without HF_TOKEN",
-        "leaving": "SystemExit: told to leave",
-        "killed": "it was killed by signal 9",
-        "job.json": "ValueError: lm-eval has no task job.json",  # though a file of this name lies where it runs
-    }
+    assert (
+        {failure.task: failure.cause for failure in outcome.failures}
+        == {
+            "gated": "PermissionError: no access without HF_TOKEN",
+            "leaving": "SystemExit: told to leave",
+            "killed": "it was killed by signal 9",
+            "job.json": "ValueError: lm-eval has no task job.json",  # though a file of this name lies where it runs
+        }
+    )
 
 
 def test_a_gguf_file_becomes_a_checkpoint(tmp_path: Path) -> None:
     python = stand_in_python(tmp_path / "env", transformers=GGUF, torch="bfloat16 = 'bf16'\n")
     catalog._convert(tmp_path / "model.gguf", tmp_path / "checkpoint", python)
-    written = {path.name: json.loads(path.read_text()) for path in (tmp_path / "checkpoint").iterdir()}
+    written = {
+        path.name: json.loads(path.read_text()) for path in (tmp_path / "checkpoint").iterdir()
+    }
     assert written == {"AutoModelForCausalLM.json": {}, "AutoTokenizer.json": {}}
     with pytest.raises(ModelError, match=r"^Could not convert bad.gguf: OSError: not a GGUF file$"):
         catalog._convert(tmp_path / "bad.gguf", tmp_path / "checkpoint", python)

@@ -22,10 +22,8 @@ from bitbench.util.child_processes import isolated_command
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
-_QUANTIZE = (
-    "torchao-int8wo",
-    "torchao-int8da-int8w",
-)  # what the server can do with a model while it loads
+# Recipes that the server applies while it loads a model.
+_QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w", "torchao-int4wo")
 _UNSUPPORTED = re.compile(
     r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
     r"(not supported|[Uu]nsupported|not support|not implemented|does not recognize this architecture|requires)"

@@ -4,7 +4,9 @@ from bitbench.feature import Command, Feature, ReportPart, ReportPlace
 
 FEATURE = Feature(
     name="example",
-    commands=(Command("words", ".words:words", "Print the words that the example engine repeats."),),
+    commands=(
+        Command("words", ".words:words", "Print the words that the example engine repeats."),
+    ),
     report_parts=(
         ReportPart(
             "example",

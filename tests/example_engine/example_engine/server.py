@@ -42,8 +42,14 @@ class Handler(BaseHTTPRequestHandler):
         count, prompt = asked["max_tokens"], asked["prompt"]
         for number in range(count):
             reason = "length" if number == count - 1 else None
-            yield json.dumps({"choices": [{"index": 0, "text": f" {self.word}", "finish_reason": reason}]})
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": count, "total_tokens": len(prompt) + count}
+            yield json.dumps(
+                {"choices": [{"index": 0, "text": f" {self.word}", "finish_reason": reason}]}
+            )
+        usage = {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": count,
+            "total_tokens": len(prompt) + count,
+        }
         yield json.dumps({"choices": [], "usage": usage})
         yield "[DONE]"
 

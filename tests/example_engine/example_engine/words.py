@@ -24,11 +24,15 @@ def repeated_words(of: StudyRecords) -> RepeatedWords | None:
 
 
 def words_section(found: RepeatedWords, _: StudySummary) -> Section:
-    lines = (say(Name(engine), " repeats ", Name(word), ".") for engine, word in found.by_engine.items())
+    lines = (
+        say(Name(engine), " repeats ", Name(word), ".") for engine, word in found.by_engine.items()
+    )
     return Section(say("Repeated words"), bullets(lines))
 
 
-def words(folder: Annotated[Path, typer.Argument(help="The study folder.", metavar="STUDY_DIR")]) -> None:
+def words(
+    folder: Annotated[Path, typer.Argument(help="The study folder.", metavar="STUDY_DIR")],
+) -> None:
     """Print the words that the example engine repeats."""
     found = repeated_words(StudyFolder.existing(folder).read())
     for engine, word in (found.by_engine if found else {}).items():

@@ -63,11 +63,21 @@ def restarted(noise: float, loss: float) -> StudySummary:
     """Eight of twelve windows, scored again by another start with so much noise; one variant with another loss."""
     of_restart = rows(noisy(noise, seed=4))
     kept = np.isin(of_restart["window"].to_numpy(), [0, 1, 3, 4, 6, 7, 9, 10])
-    known = {"bf16": rows(logits(1)), "again": of_restart.filter(kept), "w8": rows(noisy(loss, seed=5))}
+    known = {
+        "bf16": rows(logits(1)),
+        "again": of_restart.filter(kept),
+        "w8": rows(noisy(loss, seed=5)),
+    }
     base = record("bf16")
-    again = base.model_copy(update={"id": "again", "condition": Condition.RESTARTED, "instance_id": "i0002"})
+    again = base.model_copy(
+        update={"id": "again", "condition": Condition.RESTARTED, "instance_id": "i0002"}
+    )
     return summarize(
-        plan("bf16", "w8"), [], [], quality=[base, record("w8"), again], scores_of=lambda one: known[one.id]
+        plan("bf16", "w8"),
+        [],
+        [],
+        quality=[base, record("w8"), again],
+        scores_of=lambda one: known[one.id],
     )
 
 
@@ -94,7 +104,9 @@ def started_twice(top: int = TOP) -> StudySummary:
     base = record("bf16")
     again = base.model_copy(update={"id": "again", "condition": Condition.RESTARTED})
     records = [base, again, record("w8")]
-    return summarize(plan("bf16", "w8"), [], [], quality=records, scores_of=lambda one: known[one.id])
+    return summarize(
+        plan("bf16", "w8"), [], [], quality=records, scores_of=lambda one: known[one.id]
+    )
 
 
 def test_a_margin_that_only_the_missing_mass_may_exceed_is_no_pass() -> None:
@@ -102,13 +114,17 @@ def test_a_margin_that_only_the_missing_mass_may_exceed_is_no_pass() -> None:
     (every,) = behaviour_of(started_twice(VOCABULARY)).equivalence.values()
     assert some.excess.interval is not None
     assert every.excess.interval is not None
-    assert some.excess.interval.high > every.excess.interval.high  # the rest of the vocabulary counts
+    assert (
+        some.excess.interval.high > every.excess.interval.high
+    )  # the rest of the vocabulary counts
 
 
 def test_the_report_says_what_is_equivalent() -> None:
     summary = measured()
     said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
-    assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model within the 0.01-nat margin")
+    assert said[0].startswith(
+        "Behaviour: `w8` is equivalent to the unquantized model within the 0.01-nat margin"
+    )
     assert said[1].startswith("Behaviour: `w4` is not equivalent to the unquantized model")
     text = "\n".join(markdown_section_parts(behaviour_section(behaviour_of(summary), summary)))
     assert text.index("w8") < text.rindex("w4")
@@ -119,7 +135,10 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     alone = summary.model_copy(update={"study": summary.study.model_copy(update={"workloads": ()})})
     found = lead(alone)
     assert found is not None
-    assert markdown_phrase(found.verdict) == "`w8` is equivalent to the unquantized model within the 0.01-nat margin."
+    assert (
+        markdown_phrase(found.verdict)
+        == "`w8` is equivalent to the unquantized model within the 0.01-nat margin."
+    )
     (others,) = (markdown_phrase(one) for one in found.reasons)
     assert others == "1 variant is not equivalent."
     assert lead(alone.model_copy(update={"parts": {}})) is None
@@ -136,8 +155,12 @@ def test_a_baseline_that_is_quantized_is_named() -> None:
 
 def test_a_study_without_speeds_says_nothing_of_ranks() -> None:
     asked, trials, instances, _ = demo_study()
-    assert "Ranks, n and" in markdown(study_document(summarize(asked, trials, instances), make_lock(asked)))
-    assert "Ranks, n and" not in markdown(study_document(measured(), make_lock(plan("bf16", "w8", "w4"))))
+    assert "Ranks, n and" in markdown(
+        study_document(summarize(asked, trials, instances), make_lock(asked))
+    )
+    assert "Ranks, n and" not in markdown(
+        study_document(measured(), make_lock(plan("bf16", "w8", "w4")))
+    )
 
 
 def test_a_study_without_quality_says_nothing_of_behaviour() -> None:

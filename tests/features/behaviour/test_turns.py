@@ -26,7 +26,10 @@ TURNS, COUNT = 6, 24
 
 def talks(lives: Sequence[int]) -> tuple[ConversationRecord, ...]:
     """Each breaks in this turn; 0: never."""
-    fine, broken = TurnAnswer(text=VALID), TurnAnswer(text="{", fault="it is not JSON (Expecting value)")
+    fine, broken = (
+        TurnAnswer(text=VALID),
+        TurnAnswer(text="{", fault="it is not JSON (Expecting value)"),
+    )
     return tuple(
         ConversationRecord(
             name=f"talk {number}",
@@ -44,7 +47,9 @@ def broken_with(hazard: float, rng: np.random.Generator, count: int = COUNT) -> 
 
 
 def found_in(**lives: Sequence[int]) -> StudySummary:
-    records = [record(name).model_copy(update={"conversations": talks(own)}) for name, own in lives.items()]
+    records = [
+        record(name).model_copy(update={"conversations": talks(own)}) for name, own in lives.items()
+    ]
     return summarize(plan(*lives), [], [], quality=records, scores_of=lambda _: rows(logits(1)))
 
 
@@ -59,7 +64,10 @@ def conversations_of(summary: StudySummary) -> dict[str, ConversationShare]:
 
 
 def said_of(summary: StudySummary) -> list[str]:
-    return [markdown_phrase(sentence) for sentence in turn_behaviour_sentences(rows_of(summary), summary)]
+    return [
+        markdown_phrase(sentence)
+        for sentence in turn_behaviour_sentences(rows_of(summary), summary)
+    ]
 
 
 def measured() -> StudySummary:
@@ -73,14 +81,18 @@ def test_variants_that_are_the_same_are_seldom_told_apart() -> None:
     """Two variants, 100 studies: any false claim in 5 % of them and two standard deviations."""
     rng, false, recipes = np.random.default_rng(2), 0, ("bf16", "w8", "w4")
     for _ in range(100):
-        found = behaviour_over_turns({config(one): talks(broken_with(0.1, rng)) for one in recipes}, plan(*recipes))
+        found = behaviour_over_turns(
+            {config(one): talks(broken_with(0.1, rng)) for one in recipes}, plan(*recipes)
+        )
         verdicts = {one.against.verdict for one in found if one.against}
         false += not verdicts.isdisjoint({"more", "fewer"})
     assert false <= 9
 
 
 def test_a_variant_that_breaks_more_conversations_is_told_from_one_that_does_not() -> None:
-    found = conversations_of(found_in(bf16=[0] * 20 + [3] * 4, w8=[0] * 19 + [3] * 5, w4=[2] * 18 + [0] * 6))
+    found = conversations_of(
+        found_in(bf16=[0] * 20 + [3] * 4, w8=[0] * 19 + [3] * 5, w4=[2] * 18 + [0] * 6)
+    )
     alike, worse = found["w8"].against, found["w4"].against
     assert alike is not None
     assert worse is not None
@@ -114,9 +126,14 @@ def test_the_report_answers_first() -> None:
 
 
 def test_other_scripts_are_not_compared() -> None:
-    records = [record(name).model_copy(update={"conversations": talks([0] * COUNT)}) for name in ("bf16", "w8")]
+    records = [
+        record(name).model_copy(update={"conversations": talks([0] * COUNT)})
+        for name in ("bf16", "w8")
+    ]
     fewer = records[1].model_copy(update={"conversations": talks([0] * 12)})
-    summary = summarize(plan("bf16", "w8"), [], [], quality=[records[0], fewer], scores_of=lambda _: rows(logits(1)))
+    summary = summarize(
+        plan("bf16", "w8"), [], [], quality=[records[0], fewer], scores_of=lambda _: rows(logits(1))
+    )
     assert all(one.against is None for one in conversations_of(summary).values())
 
 
@@ -130,9 +147,15 @@ def test_conversations_are_on_disk_and_in_the_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the plan to the report. Both variants are the same server, so they break alike: every second in turn 3."""
-    server.text_of = lambda body: "no" if body["prompt"][-1] == 2 and body["prompt"][0] % 2 else VALID
+    server.text_of = lambda body: (
+        "no" if body["prompt"][-1] == 2 and body["prompt"][0] % 2 else VALID
+    )
     scripts = tuple(
-        Script(name=f"{n}", task="person", turns=tuple(TurnPrompt(kept=0, tokens=(n, turn)) for turn in range(3)))
+        Script(
+            name=f"{n}",
+            task="person",
+            turns=tuple(TurnPrompt(kept=0, tokens=(n, turn)) for turn in range(3)),
+        )
         for n in range(8)
     )
     monkeypatch.setattr(test_quality, "MATERIAL", MATERIAL.model_copy(update={"scripts": scripts}))
@@ -145,7 +168,9 @@ def test_conversations_are_on_disk_and_in_the_report(
             for draft in test_quality.drafts(asked, group, server, tmp_path):
                 study.add([writer.append_quality(draft.record, draft.scores)])
     kept = folder.quality_records()
-    assert [[one.broke_at for one in record.conversations] for record in kept] == [[None, 3] * 4] * 2
+    assert [[one.broke_at for one in record.conversations] for record in kept] == [
+        [None, 3] * 4
+    ] * 2
     summary = summarize(asked, [], [], quality=kept, scores_of=folder.scores_of)
     (said,) = said_of(summary)
     assert "4 of 8 valid to the end" in said

@@ -47,7 +47,9 @@ def evidence(
     warnings: tuple[str, ...] = (),
 ) -> StudyRecords:
     """Three starts of three trials, with a hundredth of noise that is no accident: always the same."""
-    workloads = tuple(Workload(name=f"c{at}", concurrency=at, input_tokens=128, output_tokens=32) for at in places)
+    workloads = tuple(
+        Workload(name=f"c{at}", concurrency=at, input_tokens=128, output_tokens=32) for at in places
+    )
     variants = (
         _variant(PLAIN.variant, "dense", DENSE_BYTES, facts),
         _variant(QUANTIZED.variant, "compressed-tensors/w8a16-int", QUANTIZED_BYTES, facts),
@@ -61,9 +63,15 @@ def evidence(
         measure=Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3)),
         baseline=PLAIN.name,
     )
-    points = tuple(Point(config=one, workload=at.name) for one in (PLAIN, QUANTIZED) for at in workloads)
+    points = tuple(
+        Point(config=one, workload=at.name) for one in (PLAIN, QUANTIZED) for at in workloads
+    )
     plan = Plan(study=study, variants=variants, points=points)
-    trials = [trial for point in points for trial in _trials(point, study.workload(point.workload), step_s)]
+    trials = [
+        trial
+        for point in points
+        for trial in _trials(point, study.workload(point.workload), step_s)
+    ]
     instances = [
         *_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES),
         *_instances(QUANTIZED, path, loaded_bytes, warnings),
@@ -88,9 +96,14 @@ def _trials(point: Point, workload: Workload, step_s: StepSeconds) -> list[Trial
     records = []
     for block in range(3):
         for index in range(3):
-            seconds = step_s(point.config, workload.concurrency) * (1 + 0.004 * (block - 1) + 0.002 * (index - 1))
+            seconds = step_s(point.config, workload.concurrency) * (
+                1 + 0.004 * (block - 1) + 0.002 * (index - 1)
+            )
             metrics = TrialMetrics(tpot_s=seconds, output_throughput=workload.concurrency / seconds)
-            names: dict[str, Json] = {"id": f"t-{point.name}-{block}-{index}", "instance_id": _id(point.config, block)}
+            names: dict[str, Json] = {
+                "id": f"t-{point.name}-{block}-{index}",
+                "instance_id": _id(point.config, block),
+            }
             records.append(make_trial(point, block, index, metrics=metrics, **names))
     return records
 
@@ -99,7 +112,10 @@ def _instances(
     config: Config, path: KernelPath, loaded_bytes: int | None, warnings: tuple[str, ...] = ()
 ) -> list[InstanceRecord]:
     facts = InstanceFacts(
-        kernel_choices=(choice(path),), kernels=("words",), weight_bytes_loaded=loaded_bytes, warnings=warnings
+        kernel_choices=(choice(path),),
+        kernels=("words",),
+        weight_bytes_loaded=loaded_bytes,
+        warnings=warnings,
     )
     return [make_instance(config, block, id=_id(config, block), facts=facts) for block in range(3)]
 
@@ -122,5 +138,7 @@ def profile(config: Config, groups: Mapping[ProfileGroup, float]) -> OperatorPro
         profiled=StepTimes(seconds=(1.2 * total,)),
         unprofiled=StepTimes(seconds=(0.99 * total, total, 1.01 * total)),
         operators=(),
-        groups=tuple(GroupTime(group=one, step_s=1.2 * seconds, calls=1.0) for one, seconds in groups.items()),
+        groups=tuple(
+            GroupTime(group=one, step_s=1.2 * seconds, calls=1.0) for one, seconds in groups.items()
+        ),
     )

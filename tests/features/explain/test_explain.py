@@ -17,7 +17,13 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.study.variant import ExpertFacts
 from bitbench.util.errors import ExitCode, UsageError
 from tests.command_line import bitbench
-from tests.features.explain.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
+from tests.features.explain.explain_records import (
+    DENSE_BYTES,
+    PLAIN,
+    QUANTIZED,
+    QUANTIZED_BYTES,
+    evidence,
+)
 from tests.unit.test_model_cost import SMOLLM2
 
 DATA = Path(__file__).parent / "data"
@@ -26,7 +32,9 @@ IMPORTS = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 def explained(of: StudyRecords, workload: int = 0) -> tuple[Explanation, PhaseAccount, str]:
     """And its decode, and its page."""
-    found = compute_explanation(of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it")
+    found = compute_explanation(
+        of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it"
+    )
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
     return found, decode, markdown(explanation_document(found))
 
@@ -51,13 +59,20 @@ def test_weights_that_were_expanded_at_load_are_the_cause_that_is_named() -> Non
     assert [part.cause for part in decode.parts] == [Cause.DEQUANTIZATION]
     assert decode.excess_s is not None
     assert decode.parts[0].excess_s == pytest.approx(decode.excess_s, rel=0.02)
-    assert "It runs dense: its weights were expanded while they were loaded (156 MiB stored, 257 MiB in memory)" in page
+    assert (
+        "It runs dense: its weights were expanded while they were loaded (156 MiB stored, 257 MiB in memory)"
+        in page
+    )
     assert "within the error of the trials" in page
     assert found.own.instances.ids == ("i-m/w8-0", "i-m/w8-1", "i-m/w8-2")
 
 
 def test_a_kernel_that_makes_dense_weights_before_each_product_is_named_with_its_time() -> None:
-    plain = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.COPIES_CASTS: 0.001, ProfileGroup.FRAMEWORK: 0.009}
+    plain = {
+        ProfileGroup.DENSE_MATMUL: 0.020,
+        ProfileGroup.COPIES_CASTS: 0.001,
+        ProfileGroup.FRAMEWORK: 0.009,
+    }
     expands = plain | {ProfileGroup.COPIES_CASTS: 0.016}
     of = evidence(
         lambda one, _: sum((expands if one == QUANTIZED else plain).values()),
@@ -68,12 +83,17 @@ def test_a_kernel_that_makes_dense_weights_before_each_product_is_named_with_its
     _, decode, page = explained(of)
     assert decode.parts[0].cause is Cause.DEQUANTIZATION
     assert decode.parts[0].excess_s == pytest.approx(0.016 - 0.001 / decode.expected_gain, rel=0.01)
-    assert "its kernel expands the weights to dense ones before each product, 16.0 ms where the baseline takes" in page
+    assert (
+        "its kernel expands the weights to dense ones before each product, 16.0 ms where the baseline takes"
+        in page
+    )
 
 
 def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() -> None:
     of = evidence(
-        lambda one, _: 0.045 if one == QUANTIZED else 0.030, path=KernelPath.DEQUANTIZED, loaded_bytes=QUANTIZED_BYTES
+        lambda one, _: 0.045 if one == QUANTIZED else 0.030,
+        path=KernelPath.DEQUANTIZED,
+        loaded_bytes=QUANTIZED_BYTES,
     )
     found, decode, page = explained(of)
     assert decode.parts == ()
@@ -81,7 +101,9 @@ def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() 
     assert "how much time that takes is not measured" in page
     assert Missing.PROFILE in {gap.missing for gap in found.gaps}
     assert "add profile: {batch: 1} to study.yaml" in page
-    setups = tuple(setup.model_copy(update={"engine": "llamacpp"}) for setup in of.plan.study.engines)
+    setups = tuple(
+        setup.model_copy(update={"engine": "llamacpp"}) for setup in of.plan.study.engines
+    )
     study = of.plan.study.model_copy(update={"engines": setups})
     plan = of.plan.model_copy(update={"study": study})
     found, _, page = explained(replace(of, lock=of.lock.model_copy(update={"plan": plan})))
@@ -101,7 +123,10 @@ def test_an_unexplained_rest_is_said_to_be_unexplained() -> None:
 
 def test_what_the_profiles_do_not_see_stays_unexplained() -> None:
     groups = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.FRAMEWORK: 0.010}
-    of = evidence(lambda one, _: 0.040 if one == QUANTIZED else 0.030, groups={PLAIN: groups, QUANTIZED: groups})
+    of = evidence(
+        lambda one, _: 0.040 if one == QUANTIZED else 0.030,
+        groups={PLAIN: groups, QUANTIZED: groups},
+    )
     _, decode, page = explained(of)
     assert decode.unexplained is not None
     assert decode.unexplained.excess_s == pytest.approx(0.010, rel=0.02)
@@ -110,9 +135,19 @@ def test_what_the_profiles_do_not_see_stays_unexplained() -> None:
 
 
 def test_the_parts_add_up_to_the_whole_difference() -> None:
-    plain = {ProfileGroup.DENSE_MATMUL: 0.015, ProfileGroup.ATTENTION: 0.005, ProfileGroup.FRAMEWORK: 0.008}
-    own = {ProfileGroup.QUANTIZED_MATMUL: 0.018, ProfileGroup.ATTENTION: 0.006, ProfileGroup.FRAMEWORK: 0.011}
-    of = evidence(lambda one, _: 0.036 if one == QUANTIZED else 0.028, groups={PLAIN: plain, QUANTIZED: own})
+    plain = {
+        ProfileGroup.DENSE_MATMUL: 0.015,
+        ProfileGroup.ATTENTION: 0.005,
+        ProfileGroup.FRAMEWORK: 0.008,
+    }
+    own = {
+        ProfileGroup.QUANTIZED_MATMUL: 0.018,
+        ProfileGroup.ATTENTION: 0.006,
+        ProfileGroup.FRAMEWORK: 0.011,
+    }
+    of = evidence(
+        lambda one, _: 0.036 if one == QUANTIZED else 0.028, groups={PLAIN: plain, QUANTIZED: own}
+    )
     _, decode, page = explained(of)
     assert decode.unexplained is not None
     total = sum(part.excess_s for part in decode.parts) + decode.unexplained.excess_s
@@ -171,13 +206,20 @@ def test_a_roof_that_is_exceeded_is_said_to_be_no_roof() -> None:
 def test_a_ratio_that_may_be_chance_is_no_title() -> None:
     _, _, page = explained(slower_by(1.0))
     assert "the difference is not significant" in page
-    assert "`m/w8 @ engine` is not shown to differ in speed from `m/bf16 @ engine`" in page.splitlines()[0]
+    assert (
+        "`m/w8 @ engine` is not shown to differ in speed from `m/bf16 @ engine`"
+        in page.splitlines()[0]
+    )
 
 
-def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_published_runs_are_explained_as_far_as_they_go(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
     folder, file = str(tmp_path / "s"), str(IMPORTS / "seed-crossing.md")
-    made = bitbench(capsys, "import", file, "--from", "published-table", "--starts", "per-run", "--into", folder)
+    made = bitbench(
+        capsys, "import", file, "--from", "published-table", "--starts", "per-run", "--into", folder
+    )
     assert made.exit_code == 0, made.err
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
     assert "# Why `w8a16_awq` is 0.83× as fast as `original` on `high_concurrency`" in page
@@ -191,7 +233,9 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
 def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> None:
     """torchao's int8 weights on transformers, on a CPU: trials of a study, profiles of both (operators cut short)."""
     folder = StudyFolder.existing(DATA / "why-int8")
-    found = explain_variant(folder, tmp_path, variant="torchao-int8wo", workload="one", against=None)
+    found = explain_variant(
+        folder, tmp_path, variant="torchao-int8wo", workload="one", against=None
+    )
     assert found.own.path is KernelPath.DEQUANTIZED
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
     largest = decode.parts[0]
@@ -209,7 +253,11 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
 
 def test_a_variant_is_asked_about_by_recipe_variant_or_config(tmp_path: Path) -> None:
     folder = StudyFolder.existing(DATA / "why-int8")
-    for name in ("torchao-int8wo", "smollm2-135m/torchao-int8wo", "smollm2-135m/torchao-int8wo @ transformers"):
+    for name in (
+        "torchao-int8wo",
+        "smollm2-135m/torchao-int8wo",
+        "smollm2-135m/torchao-int8wo @ transformers",
+    ):
         found = explain_variant(folder, tmp_path, variant=name, workload=None, against=None)
         assert found.own.config.variant == "smollm2-135m/torchao-int8wo"
         assert found.workload.name == "sixteen"  # where it does worst

@@ -69,7 +69,9 @@ class MadeUpEngine:
     def stop(self) -> None:
         self.stopped += 1
 
-    def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
+    def run(
+        self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None
+    ) -> LoadResult:
         """As a load client: prompts one after the other, then the tokens of each."""
         first = not self.__dict__.get("asked")
         self.__dict__["asked"] = True
@@ -78,14 +80,19 @@ class MadeUpEngine:
             {
                 "request": row,
                 "sent_s": 0.0,
-                "chunk_s": [(FIRST_S if first else PREFILL_S * (row + 1)) + DECODE_S * step for step in range(tokens)],
+                "chunk_s": [
+                    (FIRST_S if first else PREFILL_S * (row + 1)) + DECODE_S * step
+                    for step in range(tokens)
+                ],
                 "status": "ok",
                 "error": None,
             }
             for row in range(count)
         ]
         health = ClientHealth(send_lateness_p99_s=0, loop_lag_p99_s=0, cpu_share=0)
-        return LoadResult(RequestSums(), RequestParts.of(pa.Table.from_pylist(rows)), health, "", 1.0)
+        return LoadResult(
+            RequestSums(), RequestParts.of(pa.Table.from_pylist(rows)), health, "", 1.0
+        )
 
 
 class Notes:
@@ -135,7 +142,9 @@ def profiles(tmp_path: Path, engine: MadeUpEngine) -> list[OperatorProfile]:
     return folder.profiles()
 
 
-def test_prefill_and_decode_are_stored_with_their_traces(tmp_path: Path, profiles: list[OperatorProfile]) -> None:
+def test_prefill_and_decode_are_stored_with_their_traces(
+    tmp_path: Path, profiles: list[OperatorProfile]
+) -> None:
     prefill, decode = profiles
     assert (prefill.phase, decode.phase) == (Phase.PREFILL, Phase.DECODE)
     assert (prefill.context_tokens, decode.context_tokens) == (8, 8 + 6 // 2)
@@ -158,7 +167,11 @@ def test_what_is_there_is_not_taken_again(tmp_path: Path, engine: MadeUpEngine) 
     assert engine.launches[0].trace_folder is not None
     take(folder, plan_with(["only"]), engine)
     assert len(engine.launches) == 1
-    take(folder, plan_with(["only"], SPEC.model_copy(update={"batch": (1, 2)})), MadeUpEngine(fails=True))
+    take(
+        folder,
+        plan_with(["only"], SPEC.model_copy(update={"batch": (1, 2)})),
+        MadeUpEngine(fails=True),
+    )
     assert len(folder.profiles()) == 2
 
 
@@ -170,12 +183,17 @@ def test_a_study_without_profile_takes_none(tmp_path: Path, engine: MadeUpEngine
 def test_a_profile_that_cannot_be_had_is_a_warning(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "study")
     notes = take(folder, plan_with(["only"]), MadeUpEngine(fails=True))
-    assert "no operator profile of only at batch 1: only did not start: no such luck" in notes.warnings[0]
+    assert (
+        "no operator profile of only at batch 1: only did not start: no such luck"
+        in notes.warnings[0]
+    )
     notes = take(folder, plan_with(["only"]), MadeUpEngine(can_profile=False))
     assert "made-up has no profiler that bitbench supports" in notes.warnings[0]
 
 
-def test_a_profile_of_a_newer_bitbench_is_refused(tmp_path: Path, profiles: list[OperatorProfile]) -> None:
+def test_a_profile_of_a_newer_bitbench_is_refused(
+    tmp_path: Path, profiles: list[OperatorProfile]
+) -> None:
     folder = StudyFolder(tmp_path / "study")
     path = folder.profiles_folder / "p0001.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
@@ -210,13 +228,17 @@ def section_text(profiles: list[OperatorProfile]) -> str:
 
 
 def test_a_sum_that_misses_the_measured_step_is_said(profiles: list[OperatorProfile]) -> None:
-    off = profiles[0].model_copy(update={"profiled": profiles[0].profiled.model_copy(update={"seconds": (0.2,)})})
+    off = profiles[0].model_copy(
+        update={"profiled": profiles[0].profiled.model_copy(update={"seconds": (0.2,)})}
+    )
     assert "differ by more than 5 %" in section_text([off])
     assert "differ by more than" not in section_text(profiles)
     assert summarize_profiles(make_records(plan_with(["null"]), [])) is None
 
 
-def test_a_summary_has_the_longest_operators_and_no_word_of_the_instance(profiles: list[OperatorProfile]) -> None:
+def test_a_summary_has_the_longest_operators_and_no_word_of_the_instance(
+    profiles: list[OperatorProfile],
+) -> None:
     """Its facts have paths of this machine, and a report is passed on."""
     many = profiles[0].model_copy(update={"operators": profiles[0].operators[:1] * 20})
     found = summarize_profiles(make_records(plan_with(["null"]), [], profiles=[many]))

@@ -25,15 +25,30 @@ from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.util.errors import ProfileError
 
 DATA = Path(__file__).parent / "data"
-COMPILED = DATA / "vllm-0.32-bf16-compiled.trace.json.gz"  # a prompt of 128 tokens, then decode; three steps of it
+COMPILED = (
+    DATA / "vllm-0.32-bf16-compiled.trace.json.gz"
+)  # a prompt of 128 tokens, then decode; three steps of it
 NAMES: dict[str, list[str]] = json.loads((DATA / "operator-names.json").read_text(encoding="utf-8"))
 
 
-def event(name: str, start: float, length: float, cat: str = "cpu_op", **more: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length, **more}
+def event(
+    name: str, start: float, length: float, cat: str = "cpu_op", **more: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": length,
+        **more,
+    }
 
 
-def mark(start: float, length: float, *, prompts: int = 0, tokens: int = 0, sequences: int = 0) -> dict[str, Any]:
+def mark(
+    start: float, length: float, *, prompts: int = 0, tokens: int = 0, sequences: int = 0
+) -> dict[str, Any]:
     name = f"execute_context_{prompts}({tokens})_generation_{sequences}({sequences})"
     return event(name, start, length, "user_annotation")
 
@@ -55,7 +70,9 @@ EVENTS = [
 
 
 def written(folder: Path, events: list[Any], *, cut: int | None = None) -> Path:
-    text = json.dumps({"schemaVersion": 1, "note": "a [ before", "traceEvents": events, "traceName": "x"})
+    text = json.dumps(
+        {"schemaVersion": 1, "note": "a [ before", "traceEvents": events, "traceName": "x"}
+    )
     path = folder / "made.trace.json.gz"
     path.write_bytes(gzip.compress(text[:cut].encode()))
     return path
@@ -64,7 +81,10 @@ def written(folder: Path, events: list[Any], *, cut: int | None = None) -> Path:
 def test_self_times_by_hand(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, EVENTS))
     steps = steps_in_trace(trace, StepShape(Phase.DECODE, 2, 8))
-    assert [(step.start, step.end) for step in steps] == [(0, 100), (100, 200)]  # an empty step follows the third
+    assert [(step.start, step.end) for step in steps] == [
+        (0, 100),
+        (100, 200),
+    ]  # an empty step follows the third
     operators, groups = divide_traced_steps(trace, steps, operator_group_rules())
     found = {(one.name, one.group.value): one for one in operators}
     assert found["aten::linear", "framework"].self_cpu_s == pytest.approx(10e-6)
@@ -72,7 +92,9 @@ def test_self_times_by_hand(tmp_path: Path) -> None:
     assert found["aten::mm", "dense_matmul"].self_cpu_s == pytest.approx(30e-6)
     assert found["aten::copy_", "attention"].calls == 1  # called by the attention
     assert found["aten::copy_", "copies_casts"].calls == 1  # called by nobody
-    assert found["a::new_operator", "other"].self_cpu_s == pytest.approx(3e-6)  # between two marks, and not lost
+    assert found["a::new_operator", "other"].self_cpu_s == pytest.approx(
+        3e-6
+    )  # between two marks, and not lost
     assert sum(one.self_cpu_share for one in operators) == pytest.approx(1.0)
     by_group = {one.group: one.step_s for one in groups}
     assert by_group[ProfileGroup.ATTENTION] == pytest.approx(10e-6)
@@ -108,15 +130,29 @@ def test_device_time_goes_to_the_operator_that_launched_it(tmp_path: Path) -> No
     }  # fmt: skip
 
 
-def device(kind: str, name: str, start: float, duration: float, **arguments: int) -> dict[str, object]:
-    return {"ph": "X", "cat": kind, "name": name, "pid": 0, "tid": 7, "ts": start, "dur": duration, "args": arguments}
+def device(
+    kind: str, name: str, start: float, duration: float, **arguments: int
+) -> dict[str, object]:
+    return {
+        "ph": "X",
+        "cat": kind,
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": start,
+        "dur": duration,
+        "args": arguments,
+    }
 
 
 def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> None:
     """From the documentation of the format: not yet run on a GPU."""
     step = "execute_context_0(0)_generation_1(1)"
     kernels = [
-        ("void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, false, 4, 2, false>", 40.0),
+        (
+            "void marlin::Marlin<__nv_bfloat16, 1125899906909960l, 256, 1, 8, 8, false, 4, 2, false>",
+            40.0,
+        ),
         ("void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128>>", 10.0),
         ("nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 15.0),
         ("triton_red_fused_add_rms_norm_0", 5.0),
@@ -158,8 +194,14 @@ def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> No
         ("void machete::prepack_kernel<…>", ProfileGroup.QUANTIZED_MATMUL),
         ("void cutlass::device_kernel<cutlass_3x_gemm_fp8<e4m3>>", ProfileGroup.QUANTIZED_MATMUL),
         ("fp8_gemm_kernel<2560u, 9728u>", ProfileGroup.QUANTIZED_MATMUL),
-        ("void vllm::dynamic_scaled_int8_quant_kernel<c10::BFloat16>", ProfileGroup.QUANTIZED_MATMUL),
-        ("void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16>", ProfileGroup.QUANTIZED_MATMUL),
+        (
+            "void vllm::dynamic_scaled_int8_quant_kernel<c10::BFloat16>",
+            ProfileGroup.QUANTIZED_MATMUL,
+        ),
+        (
+            "void vllm::dynamic_per_token_scaled_fp8_quant_kernel<c10::BFloat16>",
+            ProfileGroup.QUANTIZED_MATMUL,
+        ),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64", ProfileGroup.DENSE_MATMUL),
         ("ampere_bf16_s16816gemm_bf16_64x64_sliced1x2_ldg8_f2f_tn", ProfileGroup.DENSE_MATMUL),
         ("void gemv2T_kernel_val<int, int, __nv_bfloat16>", ProfileGroup.DENSE_MATMUL),
@@ -179,7 +221,9 @@ def test_a_kernel_that_is_often_seen_has_its_group(kernel: str, group: ProfileGr
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
-def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_is_read_in_pieces_of_any_size(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, EVENTS)
     whole = read_trace(path)
     monkeypatch.setattr(trace_module, "_CHUNK", chunk)
@@ -188,7 +232,9 @@ def test_a_trace_is_read_in_pieces_of_any_size(tmp_path: Path, chunk: int, monke
 
 
 def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_path: Path) -> None:
-    with pytest.raises(ProfileError, match=r"made\.trace\.json\.gz is not a complete trace.*ends in the middle"):
+    with pytest.raises(
+        ProfileError, match=r"made\.trace\.json\.gz is not a complete trace.*ends in the middle"
+    ):
         read_trace(written(tmp_path, EVENTS, cut=400))
     with pytest.raises(ProfileError, match="no traceEvents"):
         read_trace(written(tmp_path, EVENTS, cut=20))
@@ -207,7 +253,9 @@ def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_p
 
 def test_no_step_of_the_asked_shape_says_what_is_there(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, EVENTS))
-    with pytest.raises(ProfileError, match=r"no prefill step of 4 sequences.*execute_context_0\(0\)_generation_2"):
+    with pytest.raises(
+        ProfileError, match=r"no prefill step of 4 sequences.*execute_context_0\(0\)_generation_2"
+    ):
         steps_in_trace(trace, StepShape(Phase.PREFILL, 4, 8))
 
 
@@ -216,7 +264,11 @@ def naive_self_times(spans: list[Span]) -> dict[str, float]:
     times: dict[str, float] = defaultdict(float)
     for span in spans:
         times[span.name] += span.end - span.start
-        around = [one for one in spans if one is not span and one.start <= span.start and span.end <= one.end]
+        around = [
+            one
+            for one in spans
+            if one is not span and one.start <= span.start and span.end <= one.end
+        ]
         if around:
             times[min(around, key=lambda one: one.end - one.start).name] -= span.end - span.start
     return times
@@ -228,7 +280,11 @@ def test_a_recorded_trace_gives_the_self_times_of_the_obvious_method() -> None:
     assert len(steps) == 2
     first = steps[:1]
     operators, groups = divide_traced_steps(trace, first, operator_group_rules())
-    inside = [span for span in trace.spans if span.is_operator and first[0].start <= span.start < first[0].end]
+    inside = [
+        span
+        for span in trace.spans
+        if span.is_operator and first[0].start <= span.start < first[0].end
+    ]
     ours: dict[str, float] = defaultdict(float)
     for one in operators:
         ours[one.name] += one.self_cpu_s * 1e6
@@ -253,7 +309,11 @@ def test_prefill_and_decode_are_told_apart_by_their_marks() -> None:
 
 @pytest.mark.parametrize("recorded", NAMES)
 def test_every_operator_of_real_traces_has_a_group(recorded: str) -> None:
-    unknown = [name for name in NAMES[recorded] if operator_group_rules().group_of(name)[0] is ProfileGroup.OTHER]
+    unknown = [
+        name
+        for name in NAMES[recorded]
+        if operator_group_rules().group_of(name)[0] is ProfileGroup.OTHER
+    ]
     assert unknown == []
 
 
@@ -308,6 +368,8 @@ def test_operators_of_another_thread_are_not_of_the_step() -> None:
         Span(1, 10.0, 20.0, "aten::mm", True, None),
         Span(2, 10.0, 80.0, "aten::mm", True, None),
     ]
-    operators, _ = divide_traced_steps(ChromeTrace(spans, [], []), [Step(1, 0.0, 100.0)], operator_group_rules())
+    operators, _ = divide_traced_steps(
+        ChromeTrace(spans, [], []), [Step(1, 0.0, 100.0)], operator_group_rules()
+    )
     assert [one.calls for one in operators] == [1]
     assert operators[0].self_cpu_s == pytest.approx(10e-6)

@@ -43,32 +43,46 @@ def test_prometheus_gets_a_family_per_figure_and_limit_with_every_label_escaped(
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense"])
-def test_a_gateway_that_does_not_answer_is_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_that_does_not_answer_is_one_sentence(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = bitbench(capsys, "export", str(TWINS), "--to", "prometheus", "--url", url)
     assert said.exit_code == ExitCode.UNAVAILABLE
     assert said.err.startswith("error: prometheus did not take the figures")
     assert said.err.count("\n") == 1
 
 
-def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_is_exported_with_its_intervals_and_facts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     third = tmp_path / "vllm-serve-3.json"
     third.write_bytes((DATA / "vllm-serve-1.json").read_bytes())
-    files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json", third]  # two starts have no interval
+    files = [
+        DATA / "vllm-serve-1.json",
+        DATA / "vllm-serve-2.json",
+        third,
+    ]  # two starts have no interval
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     records = folder.read()
     (point,) = exported(StudyReport(folder, default_home()).summary, records.lock)
-    value, low, high = (figure.value for figure in point.figures if figure.name == "output_throughput")
+    value, low, high = (
+        figure.value for figure in point.figures if figure.name == "output_throughput"
+    )
     assert point.labels["study"] == "vllm-serve-1"
     assert low < value < high
     assert point.facts["input_tokens"] == "256"
-    assert "itl_p99" not in [figure.name for figure in point.figures]  # of single trials, not of all requests
+    assert "itl_p99" not in [
+        figure.name for figure in point.figures
+    ]  # of single trials, not of all requests
 
     printed = bitbench(capsys, "export", str(folder.path), "--to", "prometheus")
     assert printed.exit_code == 0
     assert 'bitbench_output_throughput_tokens_per_second{study="vllm-serve-1"' in printed.out
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     said = bitbench(capsys, "export", str(TWINS), "--to", "wandb")
     assert said.exit_code == ExitCode.UNAVAILABLE

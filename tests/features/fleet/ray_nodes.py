@@ -24,7 +24,12 @@ def variables(folder: Path) -> dict[str, str]:
     if not token.exists():
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
-    return {**_LOCAL_VARIABLES, **NOTICE_VARIABLES, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    return {
+        **_LOCAL_VARIABLES,
+        **NOTICE_VARIABLES,
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+    }
 
 
 @contextmanager
@@ -66,7 +71,9 @@ def main(count: int) -> None:
     from ray.cluster_utils import Cluster
 
     common = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
-    cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0, "node_name": "head"})
+    cluster: Any = Cluster(
+        initialize_head=True, head_node_args={**common, "num_cpus": 0, "node_name": "head"}
+    )
     for number in range(count):
         cluster.add_node(**common, num_cpus=1, node_name=f"n{number}")
     sys.stdout.write(f"{cluster.address}\n")

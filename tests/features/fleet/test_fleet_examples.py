@@ -47,10 +47,14 @@ def test_the_ray_job_asks_for_nodes_that_it_makes() -> None:
     spec = load("rayjob.yaml")["spec"]
     address = parse_cluster_address(options_of(shlex.split(spec["entrypoint"]))["on"])
     (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
-    resources = yaml.safe_load(yaml.safe_load(group["rayStartParams"]["resources"]))  # quoted once more for a shell
+    resources = yaml.safe_load(
+        yaml.safe_load(group["rayStartParams"]["resources"])
+    )  # quoted once more for a shell
     assert resources == {address.resource: 1}
     assert spec["rayClusterSpec"]["authOptions"]["mode"] == "token"
-    assert spec["backoffLimit"] == 0  # a second driver would be refused, or take the place of one that still runs
+    assert (
+        spec["backoffLimit"] == 0
+    )  # a second driver would be refused, or take the place of one that still runs
 
 
 def test_the_indexed_job_gives_each_pod_its_block() -> None:
@@ -88,7 +92,9 @@ def test_each_says_how_it_was_tried(name: str) -> None:
 def test_scripts_have_options_where_sbatch_reads_them(name: str) -> None:
     subprocess.run(["bash", "-n", EXAMPLES / name], check=True)
     lines = (EXAMPLES / name).read_text().splitlines()
-    first_command = next(place for place, line in enumerate(lines) if line and not line.startswith("#"))
+    first_command = next(
+        place for place, line in enumerate(lines) if line and not line.startswith("#")
+    )
     options = [line for line in lines if line.startswith("#SBATCH")]
     assert options == [line for line in lines[:first_command] if line.startswith("#SBATCH")]
     assert any(re.fullmatch(r"#SBATCH --gres=gpu:\d", line) for line in options)
@@ -111,8 +117,17 @@ def job(tmp_path: Path) -> dict[str, str]:
     for name, more in tools.items():
         (tmp_path / name).write_text(STAND_IN.format(name=name, more=more))
         (tmp_path / name).chmod(0o755)
-    variables = {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_NNODES": "3", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2"}
-    return {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), **variables}
+    variables = {
+        "SLURM_JOB_NODELIST": "n[1-3]",
+        "SLURM_NNODES": "3",
+        "SLURM_JOB_ID": "7",
+        "SLURMD_NODENAME": "n2",
+    }
+    return {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        **variables,
+    }
 
 
 def started(name: str, environment: dict[str, str], tool: str) -> list[str]:
@@ -123,12 +138,19 @@ def started(name: str, environment: dict[str, str], tool: str) -> list[str]:
 def test_a_task_measures_its_block_on_its_gpu(job: dict[str, str]) -> None:
     environment = {**job, "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_GPUS": "1"}
     options = options_of(started("slurm-array.sh", environment, "bitbench"))
-    assert (str(options["study"]), options["block"], str(options["into"])) == ("my study.yaml", 2, "out/2")
+    assert (str(options["study"]), options["block"], str(options["into"])) == (
+        "my study.yaml",
+        2,
+        "out/2",
+    )
     assert Path(job["SLURM_SUBMIT_DIR"], "machine.said").read_text() == "n2:gpu1\n"
 
 
 def test_one_node_uses_the_gpus_that_it_was_given(job: dict[str, str]) -> None:
-    assert options_of(started("slurm.sh", {**job, "CUDA_VISIBLE_DEVICES": "0,1"}, "bitbench"))["on"] == "gpus"
+    assert (
+        options_of(started("slurm.sh", {**job, "CUDA_VISIBLE_DEVICES": "0,1"}, "bitbench"))["on"]
+        == "gpus"
+    )
     Path(job["SLURM_SUBMIT_DIR"], "bitbench.said").unlink()
     assert options_of(started("slurm.sh", job, "bitbench"))["on"] is None
 
@@ -142,7 +164,9 @@ def test_one_ray_cluster_for_all_nodes_with_a_token_of_its_own(job: dict[str, st
     ]
     assert parse_cluster_address(options_of(measured)["on"]).place == "n1:6379"
     place = Path(job["SLURM_SUBMIT_DIR"])
-    assert (place / "token.said").read_text() == "600 64\n"  # 64 hexadecimal digits, for this user alone
+    assert (
+        place / "token.said"
+    ).read_text() == "600 64\n"  # 64 hexadecimal digits, for this user alone
     assert not list(place.glob(".bitbench-token*"))
 
 

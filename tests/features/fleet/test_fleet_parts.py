@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.fleet.cluster import ClusterAddress, connected_cluster, list_places, parse_cluster_address
+from bitbench.features.fleet.cluster import (
+    ClusterAddress,
+    connected_cluster,
+    list_places,
+    parse_cluster_address,
+)
 from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.features.fleet.load import ClockComparison
 from bitbench.features.fleet.pace import ClusterPlanner, TimedBlock
@@ -44,10 +49,18 @@ class FakeRay:
 
 def test_places_take_whole_nodes_or_a_gpu_each() -> None:
     by_node = list_places(FakeRay(), ClusterAddress("h:1"))
-    assert [(place.name, place.cpus, place.gpus) for place in by_node] == [("n0", 8, 0), ("n1", 8, 2)]
+    assert [(place.name, place.cpus, place.gpus) for place in by_node] == [
+        ("n0", 8, 0),
+        ("n1", 8, 2),
+    ]
     by_gpu = list_places(FakeRay(), ClusterAddress("h:1", per_gpu=True))
-    assert [(place.name, place.cpus, place.gpus) for place in by_gpu] == [("n1:0", 4, 1), ("n1:1", 4, 1)]
-    assert [place.name for place in list_places(FakeRay(), ClusterAddress("h:1", resource="GPU"))] == ["n1"]
+    assert [(place.name, place.cpus, place.gpus) for place in by_gpu] == [
+        ("n1:0", 4, 1),
+        ("n1:1", 4, 1),
+    ]
+    assert [
+        place.name for place in list_places(FakeRay(), ClusterAddress("h:1", resource="GPU"))
+    ] == ["n1"]
 
 
 def test_an_open_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +99,9 @@ def test_a_budget_keeps_all_nodes_busy_and_ends(tmp_path: Path) -> None:
     assert planner.seconds() == pytest.approx(50, abs=1)
     for block in range(8):
         lines.end(lines.begin(block, "n", 20, ()), 7, 49.0)
-    assert ClusterPlanner(plan, estimator, residence, 4, lines).decide(8) is None  # 2 s are left, and a block took 49
+    assert (
+        ClusterPlanner(plan, estimator, residence, 4, lines).decide(8) is None
+    )  # 2 s are left, and a block took 49
 
 
 def test_a_block_ends_when_its_share_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,11 +129,16 @@ def test_a_clock_is_bounded_whatever_the_way_takes() -> None:
 
 def test_a_machine_that_is_faster_is_so_over_all_points() -> None:
     plan = planned(starts=4, trials=1).plan
-    instances = [make_instance(plan.configs[0], block, id=f"i{block}", host="nm"[block % 2]) for block in range(4)]
+    instances = [
+        make_instance(plan.configs[0], block, id=f"i{block}", host="nm"[block % 2])
+        for block in range(4)
+    ]
     trials = []
     for block in range(4):
         for number, point in enumerate(plan.points):
-            metrics = TrialMetrics(output_throughput=100.0 * (1 + number) * (1.21 if block % 2 else 1.0))
+            metrics = TrialMetrics(
+                output_throughput=100.0 * (1 + number) * (1.21 if block % 2 else 1.0)
+            )
             trials.append(make_trial(point, block, 0, instance_id=f"i{block}", metrics=metrics))
     records = StudyRecords("x", Lock(plan=plan), trials=trials, instances=instances)
     found = summarize_fleet_speeds(records)
@@ -127,4 +147,7 @@ def test_a_machine_that_is_faster_is_so_over_all_points() -> None:
     assert speeds == {"n": pytest.approx(1 / 1.1), "m": pytest.approx(1.1)}
     assert [machine.blocks for machine in found.machines] == [2, 2]
     alone = [instance.model_copy(update={"host": "n"}) for instance in instances]
-    assert summarize_fleet_speeds(StudyRecords("x", Lock(plan=plan), trials=trials, instances=alone)) is None
+    assert (
+        summarize_fleet_speeds(StudyRecords("x", Lock(plan=plan), trials=trials, instances=alone))
+        is None
+    )

@@ -24,7 +24,10 @@ from tests.features.fleet.ray_nodes import open_server, ray_nodes, variables
 from tests.left_behind import alive_in, marked
 
 pytest.importorskip("ray", reason="Ray is in the group dev; this environment was made before")
-pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]  # a node that starts on a busy machine may give up
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.alone,
+]  # a node that starts on a busy machine may give up
 
 BLOCKS, TRIALS = 3, 2
 STUDY = f"""
@@ -52,14 +55,29 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Run:
-    def __init__(self, place: Path, cluster: Cluster, *options: str, study: str = STUDY, **changes: str) -> None:
+    def __init__(
+        self, place: Path, cluster: Cluster, *options: str, study: str = STUDY, **changes: str
+    ) -> None:
         (place / "study.yaml").write_text(study)
         self.place, self.folder = place, StudyFolder(place / "out")
-        command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out", "--on", cluster.on, *options]
+        command = [
+            sys.executable,
+            "-m",
+            "bitbench",
+            "run",
+            "study.yaml",
+            "--into",
+            "out",
+            "--on",
+            cluster.on,
+            *options,
+        ]
         environment = {**marked(place), **cluster.environment, **changes}
         self.said = place / "said.txt"
         with self.said.open("a") as output:
-            self.process = subprocess.Popen(command, cwd=place, env=environment, stdout=output, stderr=output)
+            self.process = subprocess.Popen(
+                command, cwd=place, env=environment, stdout=output, stderr=output
+            )
 
     def wait(self) -> int:
         return self.process.wait(300)
@@ -145,7 +163,9 @@ def test_a_driver_that_is_killed_resumes(cluster: Cluster, tmp_path: Path) -> No
 
 
 def test_a_budget_is_the_time_of_all_nodes_together(cluster: Cluster, tmp_path: Path) -> None:
-    study = STUDY.replace(f"{{starts: {BLOCKS}, trials: {TRIALS}}}", "{budget: 40s, starts: {min: 2, max: 6}}")
+    study = STUDY.replace(
+        f"{{starts: {BLOCKS}, trials: {TRIALS}}}", "{budget: 40s, starts: {min: 2, max: 6}}"
+    )
     run = Run(tmp_path, cluster, study=study)
     assert run.wait() == ExitCode.DONE, run.said.read_text()
     lines = BlockLines(run.folder).newest
@@ -167,14 +187,29 @@ def test_another_token_and_another_class_are_refused(cluster: Cluster, tmp_path:
 
 
 def test_two_machines_send_one_plan(cluster: Cluster, tmp_path: Path) -> None:
-    options = ["--concurrency", "4", "--requests", "20", "--output-tokens", "8", "--trials", "1", "--into", "out"]
+    options = [
+        "--concurrency",
+        "4",
+        "--requests",
+        "20",
+        "--output-tokens",
+        "8",
+        "--trials",
+        "1",
+        "--into",
+        "out",
+    ]
     environment = {**marked(tmp_path), **cluster.environment}
     environment.pop("OPENAI_API_KEY", None)
     with open_server(tmp_path, ttft=0.2, tpot=0.02) as url:
         command = [sys.executable, "-m", "bitbench", "load", url, "--on", cluster.on, *options]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
     folder = StudyFolder(tmp_path / "out")
-    trials = [trial for trial in folder.trials() if trial.kind == "measured" and trial.requests == 20]
+    trials = [
+        trial for trial in folder.trials() if trial.kind == "measured" and trial.requests == 20
+    ]
     assert trials, done.stdout + done.stderr
     client = trials[0].client
     assert client is not None

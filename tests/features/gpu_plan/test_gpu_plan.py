@@ -54,7 +54,9 @@ def planned(
     concurrency: int = 1,
 ) -> tuple[Plan, DevicePlan]:
     text = STUDY.format(model=model, recipes=recipes, engines=engines, concurrency=concurrency)
-    answer = compute_gpu_plan(parse_study(text, name="study"), DEVICE_CLASSES[device], Workplace(home))
+    answer = compute_gpu_plan(
+        parse_study(text, name="study"), DEVICE_CLASSES[device], Workplace(home)
+    )
     return answer.plan, answer.on_device
 
 
@@ -67,7 +69,9 @@ def test_memory_is_weights_and_one_request_and_a_little(tmp_path: Path) -> None:
     plan, on_device = planned(tmp_path, "h100-80gb")
     need, shape = only_need(on_device), SHAPES["qwen2.5-7b"]
     weights = plan.variants[0].weight_bytes
-    assert need.weight_bytes == weights == pytest.approx(2 * (shape.facts.parameters or 0), rel=1e-4)
+    assert (
+        need.weight_bytes == weights == pytest.approx(2 * (shape.facts.parameters or 0), rel=1e-4)
+    )
     assert need.request_kv_bytes == 31_000 * 2 * 28 * 4 * 128 * 2
     assert need.needed_bytes == (weights or 0) + need.request_kv_bytes + ASSUMED_OVERHEAD_BYTES
     assert need.room_bytes == int(81_559 * 2**20 * DEFAULT_SHARE)
@@ -81,7 +85,9 @@ def test_what_does_not_fit_is_refused_with_what_would_be_enough(tmp_path: Path) 
     assert {point.config.variant for point in plan.points} == {"Qwen2.5-7B-Instruct/w4a16-rtn"}
     reasons = {refusal.reason for refusal in plan.refusals}
     assert any("on each of 1 × NVIDIA T4 (weights 14.2 GiB" in reason for reason in reasons)
-    assert all(reason.endswith("and may take 13.8 GiB; 2 devices would be enough.") for reason in reasons)
+    assert all(
+        reason.endswith("and may take 13.8 GiB; 2 devices would be enough.") for reason in reasons
+    )
     dense, quantized = on_device.needs
     assert (dense.fits, quantized.fits) == (False, True)
     assert dense.too_long == ("short", "long")
@@ -89,7 +95,10 @@ def test_what_does_not_fit_is_refused_with_what_would_be_enough(tmp_path: Path) 
 
 def test_a_model_that_fits_nowhere_says_so(tmp_path: Path) -> None:
     plan, on_device = planned(
-        tmp_path, "t4", model="meta-llama/Llama-3.1-70B-Instruct", engines="{engine: vllm, args: {tp: 8}}"
+        tmp_path,
+        "t4",
+        model="meta-llama/Llama-3.1-70B-Instruct",
+        engines="{engine: vllm, args: {tp: 8}}",
     )
     assert not plan.points
     assert only_need(on_device).use.devices == 8
@@ -100,7 +109,9 @@ def test_a_model_that_fits_nowhere_says_so(tmp_path: Path) -> None:
 
 def test_devices_share_weights_and_heads_but_no_head_is_divided(tmp_path: Path) -> None:
     one = only_need(planned(tmp_path, "h100-80gb")[1])
-    eight = only_need(planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {tensor_parallel_size: 8}}")[1])
+    eight = only_need(
+        planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {tensor_parallel_size: 8}}")[1]
+    )
     assert eight.request_kv_bytes == (one.request_kv_bytes or 0) / 4  # four heads
     assert (eight.needed_bytes or 0) < (one.needed_bytes or 0) / 3
 
@@ -115,7 +126,9 @@ def test_an_engine_makes_room_for_the_context_that_its_setup_names(tmp_path: Pat
     assert len(plan.points) == 2
 
 
-def test_requests_that_have_to_wait_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_requests_that_have_to_wait_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan, on_device = planned(tmp_path, "l4", recipes="w4a16-rtn", concurrency=16)
     assert len(plan.points) == 2
     assert only_need(on_device).waits == ("long",)
@@ -127,7 +140,13 @@ def test_requests_that_have_to_wait_are_said(tmp_path: Path, capsys: pytest.Capt
         ({}, 1, DEFAULT_SHARE, 2, None),
         ({"--tensor_parallel_size": 4, "pipeline-parallel-size": 2}, 8, DEFAULT_SHARE, 2, None),
         ({"tp": 2, "mem-fraction-static": 0.8, "context-length": 4096}, 2, 0.8, 2, 4096),
-        ({"kv-cache-dtype": "fp8_e5m2", "gpu-memory-utilization": "most"}, 1, DEFAULT_SHARE, 1, None),
+        (
+            {"kv-cache-dtype": "fp8_e5m2", "gpu-memory-utilization": "most"},
+            1,
+            DEFAULT_SHARE,
+            1,
+            None,
+        ),
         ({"tensor-parallel-size": "two", "max-model-len": "auto"}, 1, DEFAULT_SHARE, 2, None),
     ],
 )
@@ -172,7 +191,12 @@ def test_a_mixture_of_experts_is_timed_by_what_its_tokens_read(tmp_path: Path) -
 
 def test_a_smaller_kv_cache_takes_less_time(tmp_path: Path) -> None:
     wide, narrow = (
-        planned(tmp_path, "h100-80gb", engines=f"{{engine: vllm, args: {{kv-cache-dtype: {name}}}}}", concurrency=8)[1]
+        planned(
+            tmp_path,
+            "h100-80gb",
+            engines=f"{{engine: vllm, args: {{kv-cache-dtype: {name}}}}}",
+            concurrency=8,
+        )[1]
         for name in ("auto", "fp8")
     )
     assert narrow.seconds[0] < 0.98 * wide.seconds[0]
@@ -183,7 +207,9 @@ def test_the_terminal_shows_what_each_device_holds(capsys: pytest.CaptureFixture
     engines = "{engine: vllm, args: {tensor-parallel-size: 2}}"
     text = STUDY.format(model="Qwen/Qwen3-30B-A3B", recipes="bf16", engines=engines, concurrency=1)
     Path("mixture.yaml").write_text(text, encoding="utf-8")
-    said = " ".join(bitbench(capsys, "plan-gpu", "mixture.yaml", "--device-class", "h100-80gb").out.split())
+    said = " ".join(
+        bitbench(capsys, "plan-gpu", "mixture.yaml", "--device-class", "h100-80gb").out.split()
+    )
     assert "2 28.4 GiB" in said
     plain = " ".join(bitbench(capsys, "plan", "mixture.yaml").out.split())
     assert "56.9 GiB of weights (a token reads 5.67 GiB), not downloaded" in plain
@@ -197,14 +223,24 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
     def look_up(form: str, engine: str, *_: object, capability: Capability) -> CompatibilityRow:
         asked.add(capability)
         return CompatibilityRow(
-            form=form, engine=engine, device="cuda", verdict=Support.RUNS, kernel="MacheteLinearKernel", checked="x"
+            form=form,
+            engine=engine,
+            device="cuda",
+            verdict=Support.RUNS,
+            kernel="MacheteLinearKernel",
+            checked="x",
         )
 
     monkeypatch.setattr(computing, "look_up_compatibility", look_up)
     monkeypatch.setattr("bitbench.planning.plan.look_up_compatibility", look_up)
-    assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
+    assert (
+        only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel
+        == "MacheteLinearKernel"
+    )
     assert asked == {Capability(9, 0)}
-    chosen = planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}")[1]
+    chosen = planned(
+        tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}"
+    )[1]
     assert only_need(chosen).kernel == "marlin (chosen)"
 
 
@@ -217,7 +253,9 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
         ("w8a16-sparse-awq", "h100-80gb", "MacheteLinearKernel"),  # stored dense
     ],
 )
-def test_kernels_are_those_that_the_wheel_chose(tmp_path: Path, recipe: str, device: str, kernel: str) -> None:
+def test_kernels_are_those_that_the_wheel_chose(
+    tmp_path: Path, recipe: str, device: str, kernel: str
+) -> None:
     assert only_need(planned(tmp_path, device, recipes=recipe)[1]).kernel == kernel
 
 
@@ -231,7 +269,9 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("device", DEVICE_CLASSES)
-def test_every_example_is_planned_for_every_class(path: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_example_is_planned_for_every_class(
+    path: Path, device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = bitbench(capsys, "plan-gpu", str(path), "--device-class", device, "--json")
     assert answer.exit_code in (ExitCode.DONE, ExitCode.NOTHING_MEASURED), answer.err
     printed = json.loads(answer.out)["answer"]
@@ -275,7 +315,9 @@ def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) 
         (["--json"], "Missing option '--device-class'"),
     ],
 )
-def test_a_wrong_option_is_said(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_option_is_said(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer = bitbench(capsys, "plan-gpu", str(EXAMPLES[0]), *options)
     assert answer.exit_code == ExitCode.USAGE
     assert message in answer.err
@@ -291,14 +333,18 @@ def test_the_columns_of_memory_add_up_and_names_break_at_words(
     lines = bitbench(capsys, "plan-gpu", str(path), "--device-class", "l4").out.splitlines()
     assert max(map(len, lines[: lines.index("Needed there before `bitbench run`:")])) <= int(width)
     (row,) = [line for line in lines if line.startswith("bf16 @ vllm") and "GiB" in line]
-    weights, of_one, needed = (float(number) for number in row.replace("bf16 @ vllm", "").split("GiB")[:3])
+    weights, of_one, needed = (
+        float(number) for number in row.replace("bf16 @ vllm", "").split("GiB")[:3]
+    )
     assert weights + of_one + ASSUMED_OVERHEAD_BYTES / 2**30 == pytest.approx(needed, abs=0.06)
     assert "kernel expected: MarlinLinearKernel" in lines
     names = [line.split("  ")[0].rstrip() for line in lines if line.startswith("w8a8-sparse")]
     assert {name[-1] for name in names} <= set("-@mqg")  # after a hyphen or a word
 
 
-@pytest.mark.parametrize(("name", "capability"), [("rtx3090", "8.6"), ("rtx4090", "8.9"), ("rtx5090", "12.0")])
+@pytest.mark.parametrize(
+    ("name", "capability"), [("rtx3090", "8.6"), ("rtx4090", "8.9"), ("rtx5090", "12.0")]
+)
 def test_consumer_gpus_can_be_planned_for(tmp_path: Path, name: str, capability: str) -> None:
     _, on_device = planned(tmp_path, name, model="Qwen/Qwen3-4B")
     assert on_device.device.capability == capability

@@ -49,7 +49,9 @@ def nights() -> list[StudyRecords]:
 
 @pytest.fixture(scope="module")
 def found(nights: list[StudyRecords]) -> History:
-    return history(find_point_for_history("engine / interactive", nights), "output_throughput", nights)
+    return history(
+        find_point_for_history("engine / interactive", nights), "output_throughput", nights
+    )
 
 
 def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
@@ -77,7 +79,9 @@ def test_one_start_tells_nothing(nights: list[StudyRecords]) -> None:
     one = Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3))
     single = side("night-5", 0.5, 9, measure=one)
     points = history(
-        find_point_for_history("engine / interactive", nights), "output_throughput", [*nights, single]
+        find_point_for_history("engine / interactive", nights),
+        "output_throughput",
+        [*nights, single],
     ).points
     assert (move := points[-1].move) is not None
     assert move.verdict is ChangeVerdict.UNKNOWN
@@ -88,14 +92,21 @@ def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None
     longer = tuple(one.model_copy(update={"output_tokens": 999}) for one in study.workloads)
     longest = with_study(nights[0], study.model_copy(update={"workloads": longer}))
     other = replace(longest, name="other")
-    found = history(find_point_for_history("engine / interactive", nights), "output_throughput", [other, *nights])
+    found = history(
+        find_point_for_history("engine / interactive", nights),
+        "output_throughput",
+        [other, *nights],
+    )
     assert found.other_shape == ("other",)
     assert len(found.points) == 4
 
 
 def test_a_point_by_part_of_its_name(nights: list[StudyRecords]) -> None:
     assert find_point_for_history("inter", nights).workload == "interactive"
-    with pytest.raises(StoreError, match="matches several points; known: engine / interactive; engine / medium_batch"):
+    with pytest.raises(
+        StoreError,
+        match="matches several points; known: engine / interactive; engine / medium_batch",
+    ):
         find_point_for_history("engine", nights)
     with pytest.raises(StoreError, match="is not a point of these studies"):
         find_point_for_history("other / x", nights)
@@ -104,7 +115,12 @@ def test_a_point_by_part_of_its_name(nights: list[StudyRecords]) -> None:
 def test_the_table_has_a_row_for_each_study(found: History) -> None:
     document = history_document(found)
     (table,) = (block for block in document.answer if isinstance(block, Table))
-    assert [row.cells[-1] for row in table.rows] == [("–",), ("undecided",), ("slower *",), ("undecided *",)]
+    assert [row.cells[-1] for row in table.rows] == [
+        ("–",),
+        ("undecided",),
+        ("slower *",),
+        ("undecided *",),
+    ]
     assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
 
 
@@ -115,7 +131,9 @@ def test_without_a_figure_it_says_so(found: History) -> None:
     assert "Without a result: `night-1` and `night-2`." in markdown(history_document(failed))
 
 
-def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(
+    nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for one in nights:
         with StudyFolder(tmp_path / "past" / one.name).writing() as writer:
             writer.write_study("name: made-up\n")
@@ -147,13 +165,22 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
     engines = ("engine", "second", "third", "fourth")
     before = side("before", 1.0, 31, measure=few, engines=engines)
     after = side("after", 0.93, 32, measure=few, engines=engines)
-    single = side("single", 0.5, 33, measure=Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3)))
-    for one, other in ((before, after), (nights[1], nights[2]), (nights[0], nights[1]), (nights[0], single)):
+    single = side(
+        "single", 0.5, 33, measure=Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3))
+    )
+    for one, other in (
+        (before, after),
+        (nights[1], nights[2]),
+        (nights[0], nights[1]),
+        (nights[0], single),
+    ):
         compared = compare_studies(one, other, conditions=(), allowed=list(Fact))
         for point in compared.points:
             _, newer = history(point.candidate, point.metric, [one, other]).points
             assert newer.move == point
-    few_starts = history(find_point_for_history("engine / interactive", nights), "output_throughput", [before, after])
+    few_starts = history(
+        find_point_for_history("engine / interactive", nights), "output_throughput", [before, after]
+    )
     assert (move := few_starts.points[-1].move) is not None
     assert move.verdict is ChangeVerdict.SLOWER
 

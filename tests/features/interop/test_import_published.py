@@ -32,7 +32,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySu
 
 @pytest.fixture(scope="module")
 def separate(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySummary, str]:
-    return imported("published-runs.md", tmp_path_factory.mktemp("separate") / "out", ImportedStarts.PER_RUN)
+    return imported(
+        "published-runs.md", tmp_path_factory.mktemp("separate") / "out", ImportedStarts.PER_RUN
+    )
 
 
 Imported = tuple[StudyFolder, StudySummary, str]
@@ -42,7 +44,9 @@ def test_every_run_is_there_and_its_statistics_are_not_taken_for_a_run(runs: Imp
     _, summary, _ = runs
     assert len(summary.points) == 7
     assert {len(point.runs) for point in summary.points} == {3}
-    smooth = next(point for point in summary.points if point.point.config.variant == "w8a8_smooth_gptq")
+    smooth = next(
+        point for point in summary.points if point.point.config.variant == "w8a8_smooth_gptq"
+    )
     assert smooth.metrics["output_throughput"].value == pytest.approx(4800.91, abs=0.01)
     assert (basis := smooth.metrics["output_throughput"].basis) is not None
     assert basis.trial_sd == pytest.approx(58.75, abs=0.01)
@@ -50,7 +54,9 @@ def test_every_run_is_there_and_its_statistics_are_not_taken_for_a_run(runs: Imp
 
 def test_the_slow_run_is_flagged(runs: Imported) -> None:
     _, summary, _ = runs
-    sparse = next(point for point in summary.points if point.point.config.variant == "w8a16_sparse_awq")
+    sparse = next(
+        point for point in summary.points if point.point.config.variant == "w8a16_sparse_awq"
+    )
     assert [outlier.value for outlier in sparse.outliers] == [1526.74]
 
 
@@ -76,7 +82,9 @@ def test_unknown_is_unknown(runs: Imported) -> None:
     assert all("input_throughput" not in point.metrics for point in summary.points)
     rows = [line for line in report.splitlines() if line.startswith("| `w8a8_smooth_gptq`")]
     assert any(row.split("|")[2].strip() == "–" for row in rows)
-    assert all(trial.started_at is None and trial.requests_file is None for trial in folder.trials())
+    assert all(
+        trial.started_at is None and trial.requests_file is None for trial in folder.trials()
+    )
     assert "| Processor                       | –" in report
     assert "Warm-up" not in report
 
@@ -116,13 +124,17 @@ def test_backends(tmp_path: Path) -> None:
     kernels = {one.config.engine: (one.kernels, one.engine_versions) for one in summary.configs}
     assert kernels["vLLM (awq_marlin)"] == (("awq_marlin",), ("0.12.0",))
     assert kernels["transformers"] == ((), ("4.51.3",))
-    assert "Concurrency –, input – tokens, output – tokens, arrival –, – requests per trial." in report
+    assert (
+        "Concurrency –, input – tokens, output – tokens, arrival –, – requests per trial." in report
+    )
     assert [one.name for one in folder.read().lock.host.accelerators] == ["A100-SXM4-80GB"]
 
 
 def test_grids(tmp_path: Path) -> None:
     _, summary, report = imported("published-grids.rst", tmp_path / "out")
-    assert "72B (vLLM): 4 rows (input length 30720) are printed twice; they are kept once." in report
+    assert (
+        "72B (vLLM): 4 rows (input length 30720) are printed twice; they are kept once." in report
+    )
     assert {len(point.runs) for point in summary.points} == {1}
     by_name = {point.point.name: point.metrics for point in summary.points}
     small = by_name["Qwen2-0.5B-Instruct/GPTQ-Int8 @ transformers, 1 GPU · c1-in1-out2048"]
@@ -130,7 +142,12 @@ def test_grids(tmp_path: Path) -> None:
     assert small["device_peak_bytes"].value == 0.85e9
     two_gpus = by_name["Qwen2-72B-Instruct/BF16 @ vllm, 2 GPUs, Setting 1 · c1-in1-out2048"]
     assert two_gpus["output_throughput"].value == 17.68
-    assert by_name["Qwen2-72B-Instruct/AWQ @ vllm, 2 GPUs · c1-in129024-out2048"]["output_throughput"].value == 7.78
+    assert (
+        by_name["Qwen2-72B-Instruct/AWQ @ vllm, 2 GPUs · c1-in129024-out2048"][
+            "output_throughput"
+        ].value
+        == 7.78
+    )
     moe = by_name["Qwen2-57B-A14B-Instruct/BF16 @ vllm, throughput script · c1000-in1000-out100"]
     assert moe["overall_throughput"].value == 5698.37
     settings = {setup.name: setup.args for setup in summary.study.engines}
@@ -160,7 +177,13 @@ def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = bitbench(
-        capsys, "import", str(DATA / "published-runs.md"), "--from", "published-table", "--into", str(tmp_path / "out")
+        capsys,
+        "import",
+        str(DATA / "published-runs.md"),
+        "--from",
+        "published-table",
+        "--into",
+        str(tmp_path / "out"),
     )
     assert said.exit_code == 0
     assert "Assumed: each file is one start of the engine" in " ".join(said.out.split())

@@ -34,7 +34,9 @@ def means(point: PointSummary) -> dict[str, float]:
 
 
 def test_vllm_files_are_starts(tmp_path: Path) -> None:
-    summary, report = imported(Tool.VLLM, tmp_path / "out", "vllm-serve-1.json", "vllm-serve-2.json")
+    summary, report = imported(
+        Tool.VLLM, tmp_path / "out", "vllm-serve-1.json", "vllm-serve-2.json"
+    )
     (point,) = summary.points
     assert (basis := point.metrics["output_throughput"].basis) is not None
     assert basis.starts == 2
@@ -62,17 +64,27 @@ def test_the_first_start_of_each_config_is_in_one_block(tmp_path: Path) -> None:
 
 def test_vllm_lengths_are_means_of_what_was_completed() -> None:
     (run,) = read_tool_file(Tool.VLLM, (DATA / "vllm-serve-1.json").read_bytes()).runs
-    assert (run.workload.input_tokens, run.workload.output_tokens, run.workload.concurrency) == (256, 128, 8)
+    assert (run.workload.input_tokens, run.workload.output_tokens, run.workload.concurrency) == (
+        256,
+        128,
+        8,
+    )
     assert run.workload.arrival.kind is Arrival.CLOSED_LOOP
     assert run.started_at == "2026-11-02T10:15:00"
 
 
 def test_sglang(tmp_path: Path) -> None:
     summary, report = imported(Tool.SGLANG, tmp_path / "out", "sglang-serving.jsonl")
-    assert [point.point.workload for point in summary.points] == ["c16-in256-out128", "in256-out128-rate4"]
+    assert [point.point.workload for point in summary.points] == [
+        "c16-in256-out128",
+        "in256-out128-rate4",
+    ]
     assert means(summary.points[0])["latency_s"] == pytest.approx(1.5)
     assert "input_throughput" not in summary.points[0].metrics
-    assert "Concurrency –, input 256 tokens, output 128 tokens, arrival –, 200 requests per trial." in report
+    assert (
+        "Concurrency –, input 256 tokens, output 128 tokens, arrival –, 200 requests per trial."
+        in report
+    )
     assert summary.configs[0].engine_versions == ("0.5.3",)
 
 
@@ -131,8 +143,12 @@ def test_llama_bench(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.PUBLISHED_TABLE])
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
-def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"]
+)
+def test_what_is_no_result_is_refused_in_a_sentence(
+    tool: Tool, content: bytes, tmp_path: Path
+) -> None:
     path = tmp_path / "result.json"
     path.write_bytes(content)
     with pytest.raises(ImportFileError, match=r"result\.json") as refused:
@@ -143,7 +159,13 @@ def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, 
 
 def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     content = json.loads((DATA / "vllm-serve-1.json").read_text())
-    content |= {"completed": 0, "failed": 64, "output_throughput": 0.0, "request_throughput": 0.0, "mean_ttft_ms": 0.0}
+    content |= {
+        "completed": 0,
+        "failed": 64,
+        "output_throughput": 0.0,
+        "request_throughput": 0.0,
+        "mean_ttft_ms": 0.0,
+    }
     path = tmp_path / "empty.json"
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
@@ -167,7 +189,9 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
 def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text(content)
-    with pytest.raises(ImportFileError, match=r"result\.json is not a known result format of vllm") as refused:
+    with pytest.raises(
+        ImportFileError, match=r"result\.json is not a known result format of vllm"
+    ) as refused:
         import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     assert said.lower() in str(refused.value).lower()
     assert len(str(refused.value)) < 1_000
@@ -225,4 +249,6 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
 def test_the_study_file_of_an_import_can_be_read(tmp_path: Path, tool: Tool, name: str) -> None:
     folder = import_files([DATA / name], tool, ImportedStarts.PER_FILE, tmp_path / "out")
     assert read_study(folder.study_file)[0] == folder.read().study
-    assert folder.study_file.read_text().startswith("# Written by `bitbench import`: it can be reported, not run.\n")
+    assert folder.study_file.read_text().startswith(
+        "# Written by `bitbench import`: it can be reported, not run.\n"
+    )

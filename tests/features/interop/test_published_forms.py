@@ -44,7 +44,12 @@ def parsed(text: str) -> document:
     """Fails on anything that docutils has to say."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings = {"report_level": 1, "halt_level": 1, "file_insertion_enabled": False, "raw_enabled": False}
+        settings = {
+            "report_level": 1,
+            "halt_level": 1,
+            "file_insertion_enabled": False,
+            "raw_enabled": False,
+        }
         return publish_doctree(text, settings_overrides=settings)
 
 
@@ -83,7 +88,8 @@ def test_a_grid_table_joins_what_repeats() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"]
+    "text",
+    ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"],
 )
 def test_rst_text_is_only_text(text: str) -> None:
     tree = parsed(rst_grid_table(["a"], [[escape_rst(text)]]))
@@ -92,9 +98,14 @@ def test_rst_text_is_only_text(text: str) -> None:
 
 def test_the_markdown_of_runs_can_be_imported_again(demo: StudyReport, tmp_path: Path) -> None:
     (tmp_path / "out.md").write_text(study_text(demo, "markdown-runs"), encoding="utf-8")
-    folder = import_files([tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
+    folder = import_files(
+        [tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "again"
+    )
     again = StudyReport(folder, default_home()).summary
-    known = {(point.point.config.name, point.point.workload): point.metrics for point in demo.summary.points}
+    known = {
+        (point.point.config.name, point.point.workload): point.metrics
+        for point in demo.summary.points
+    }
     assert len(again.points) == 6
     for point in again.points:
         before = known[point.point.config.name, point.point.workload]
@@ -115,7 +126,9 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyReport
 
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
-    folder = import_files([DATA / "published-runs.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
+    folder = import_files(
+        [DATA / "published-runs.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "out"
+    )
     text = study_text(imported(folder), "markdown-runs")
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
@@ -132,7 +145,9 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
 
 def test_backends_have_their_kernel_beside_their_times(demo: StudyReport) -> None:
     text = study_text(demo, "markdown-backends")
-    lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")}
+    lines = {
+        line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")
+    }
     assert "CPUInt8ScaledMMLinearKernel" in lines["**Kernel**"]
     assert "] ms |" in " ".join(lines["**TTFT**"].split())
     assert "unsupported (2)" in lines["**Failed**"]
@@ -140,15 +155,25 @@ def test_backends_have_their_kernel_beside_their_times(demo: StudyReport) -> Non
 
 def test_backends_can_be_imported_again(tmp_path: Path) -> None:
     folder = import_files(
-        [DATA / "published-backends.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "once"
+        [DATA / "published-backends.md"],
+        Tool.PUBLISHED_TABLE,
+        ImportedStarts.PER_FILE,
+        tmp_path / "once",
     )
     once = imported(folder)
     (tmp_path / "out.md").write_text(study_text(once, "markdown-backends"))
-    second = import_files([tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
+    second = import_files(
+        [tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "again"
+    )
     again = StudyReport(second, default_home()).summary
     for metric in ("ttft_s", "tpot_s"):
-        before = {point.point.config.engine: point.metrics[metric].value for point in once.summary.points}
-        after = {point.point.config.engine.replace("\\", ""): point.metrics[metric].value for point in again.points}
+        before = {
+            point.point.config.engine: point.metrics[metric].value for point in once.summary.points
+        }
+        after = {
+            point.point.config.engine.replace("\\", ""): point.metrics[metric].value
+            for point in again.points
+        }
         assert after == pytest.approx(before, rel=1e-3)
 
 
@@ -158,7 +183,9 @@ def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: StudyReport
     last = demo.summary.rankings[-1].workload
     for point in demo.summary.points_of(last):
         wanted = point.metrics["ttft_s"].value if "ttft_s" in point.metrics else None
-        assert known[point.point.config.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
+        assert known[point.point.config.engine] == (
+            wanted if wanted is None else pytest.approx(wanted, rel=1e-2)
+        )
 
 
 @pytest.mark.parametrize("form", ["markdown-runs", "markdown-backends"])
@@ -173,7 +200,10 @@ def test_names_do_no_harm_in_markdown(hostile: StudyReport, form: str) -> None:
 
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = import_files(
-        [DATA / "published-grids.rst"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "study"
+        [DATA / "published-grids.rst"],
+        Tool.PUBLISHED_TABLE,
+        ImportedStarts.PER_FILE,
+        tmp_path / "study",
     )
     said = bitbench(capsys, "report", str(folder.path), "--format", "rst-by-length")
     parsed(said.out)
@@ -186,7 +216,9 @@ def test_models_stand_apart_in_the_markdown_of_runs() -> None:
 
 
 def test_an_import_names_its_files_and_what_was_assumed(demo: StudyReport) -> None:
-    origin = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))
+    origin = ImportSource(
+        tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",)
+    )
     text = "\n".join(markdown_section_parts(imported_section(origin, demo.summary)))
     assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text
     assert "- a &lt;note&gt;" in text

@@ -42,7 +42,9 @@ class FakeEvent:
         return other.done_at_ms - self.done_at_ms
 
 
-def fake_torch(device: FakeDevice, *, l2_bytes: int = 40 * 2**20, sees_gpu: bool = True) -> ModuleType:
+def fake_torch(
+    device: FakeDevice, *, l2_bytes: int = 40 * 2**20, sees_gpu: bool = True
+) -> ModuleType:
     def event(*, enable_timing: bool) -> FakeEvent:
         assert enable_timing
         return FakeEvent(device)
@@ -61,7 +63,9 @@ def fake_torch(device: FakeDevice, *, l2_bytes: int = 40 * 2**20, sees_gpu: bool
         uint8="uint8",
         empty=empty,
         filler_sizes=sizes,
-        cuda=SimpleNamespace(Event=event, get_device_properties=lambda _: properties, is_available=lambda: sees_gpu),
+        cuda=SimpleNamespace(
+            Event=event, get_device_properties=lambda _: properties, is_available=lambda: sees_gpu
+        ),
     )
     return torch
 
@@ -100,7 +104,9 @@ def test_each_call_has_a_time_of_its_own() -> None:
     assert times == pytest.approx([5e-4, 2.5e-4, 1e-3])
 
 
-@pytest.mark.parametrize(("l2_bytes", "wanted"), [(40 * 2**20, FILLER_BYTES), (400 * 2**20, 800 * 2**20)])
+@pytest.mark.parametrize(
+    ("l2_bytes", "wanted"), [(40 * 2**20, FILLER_BYTES), (400 * 2**20, 800 * 2**20)]
+)
 def test_the_filler_is_larger_than_the_devices_cache(l2_bytes: int, wanted: int) -> None:
     torch = fake_torch(FakeDevice(), l2_bytes=l2_bytes)
     device = open_device("cuda", torch)
@@ -113,9 +119,14 @@ def test_a_record_names_the_gpu() -> None:
     assert facts == {"device": "cuda", "device_name": "A fake GPU", "cuda": "13.0"}
 
 
-def test_a_torch_that_sees_no_gpu_is_an_error_with_the_next_step_unless_the_processor_was_asked_for() -> None:
+def test_a_torch_that_sees_no_gpu_is_an_error_with_the_next_step_unless_the_processor_was_asked_for() -> (
+    None
+):
     torch = fake_torch(FakeDevice(), sees_gpu=False)
-    with pytest.raises(RuntimeError, match=r"torch 2\.13\.0 sees no CUDA device; .*bitbench env create transformers"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"torch 2\.13\.0 sees no CUDA device; .*bitbench env create transformers",
+    ):
         open_device("cuda", torch)
     assert open_device("cpu", torch).facts() == {"device": "cpu", "device_name": None, "cuda": None}
 

@@ -42,7 +42,11 @@ def test_what_the_worker_imports_of_bitbench_needs_no_package_but_numpy() -> Non
 def test_a_case_that_fails_is_a_result_and_ends_nothing() -> None:
     bench = object.__new__(runpy.run_path(str(WORKER))["KernelBench"])
     sent: list[tuple[str, Json]] = []
-    bench._job, bench._cold_bytes, bench._cases = {}, 1, [DoesNotCompile("broken", allowed_error=0.01)]
+    bench._job, bench._cold_bytes, bench._cases = (
+        {},
+        1,
+        [DoesNotCompile("broken", allowed_error=0.01)],
+    )
     bench._device = SimpleNamespace(name="cpu")
     bench._reports = SimpleNamespace(send=lambda event, **fields: sent.append((event, fields)))
     bench._times = lambda prepared, *_: {name: [1.0] for name in prepared}

@@ -102,8 +102,13 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
         "model.norm.weight": (8,),
         "lm_head.weight": (100, 8),
     }
-    write_tensors(tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()})
-    assert kernel_runner_shapes("model:x", lambda _: tmp_path, quick=False) == (KernelShape(8, 32), KernelShape(8, 100))
+    write_tensors(
+        tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()}
+    )
+    assert kernel_runner_shapes("model:x", lambda _: tmp_path, quick=False) == (
+        KernelShape(8, 32),
+        KernelShape(8, 100),
+    )
 
 
 def test_a_case_that_nobody_offers_is_named() -> None:
@@ -112,7 +117,10 @@ def test_a_case_that_nobody_offers_is_named() -> None:
 
 
 def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
-    few, many = kernel_median([3.0, 1.0, 2.0]), kernel_median([float(value) for value in range(100)])
+    few, many = (
+        kernel_median([3.0, 1.0, 2.0]),
+        kernel_median([float(value) for value in range(100)]),
+    )
     assert (few.value, few.low, few.high) == (2.0, None, None)
     assert many.low is not None
     assert many.high is not None
@@ -126,7 +134,9 @@ def test_the_interval_holds_what_each_pass_says() -> None:
     assert (both.low, both.high) == (first.low, second.high)
     assert both.value == pytest.approx(1.5, rel=0.01)
     assert kernel_median_of_passes(quiet, ()) == first
-    assert kernel_median_of_passes([*quiet, 3.0], (20, 1)).low is None  # a pass of one round has no interval
+    assert (
+        kernel_median_of_passes([*quiet, 3.0], (20, 1)).low is None
+    )  # a pass of one round has no interval
 
 
 def test_a_speedup_is_taken_within_rounds() -> None:
@@ -185,10 +195,18 @@ def test_the_overview_comes_first() -> None:
 
 
 def test_on_a_gpu_the_page_names_it() -> None:
-    gpu = {"device": KernelDevice.CUDA, "device_name": "NVIDIA A100-SXM4-80GB", "cuda": "13.0", "isa": None}
+    gpu = {
+        "device": KernelDevice.CUDA,
+        "device_name": "NVIDIA A100-SXM4-80GB",
+        "cuda": "13.0",
+        "isa": None,
+    }
     run = a_run().model_copy(update={"machine": MACHINE.model_copy(update=gpu)})
     text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
-    assert "\n\nNVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold" in text
+    assert (
+        "\n\nNVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold"
+        in text
+    )
 
 
 def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
@@ -208,7 +226,9 @@ def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
     assert {f"T{main}_{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
 
 
-def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shape = [1024, 1024]
     about = {
         "event": "case",

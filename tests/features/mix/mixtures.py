@@ -19,7 +19,13 @@ from bitbench.quantize.checkpoint import GgufTensor
 TYPES = ("q4_0", "q4_K", "q8_0")
 HIDDEN, INNER, VOCABULARY, LAYERS = 576, 1536, 1000, 2
 ERRORS = {"q4_0": 1.0, "q4_K": 0.6, "q8_0": 0.02}  # of a type, whatever the tensor
-SENSITIVITY = {"token_embd": 8.0, "attn_qkv": 3.0, "attn_output": 1.0, "ffn_gate_up": 2.0, "ffn_down": 4.0}
+SENSITIVITY = {
+    "token_embd": 8.0,
+    "attn_qkv": 3.0,
+    "attn_output": 1.0,
+    "ffn_gate_up": 2.0,
+    "ffn_down": 4.0,
+}
 WEIGHT_S = {"q4_0": 1.0e-10, "q4_K": 1.1e-10, "q8_0": 1.6e-10}  # fixed costs included
 
 
@@ -39,7 +45,10 @@ def layer(number: int) -> list[GgufTensor]:
         "ffn_down": (INNER, HIDDEN),
     }
     norm = GgufTensor(f"blk.{number}.attn_norm.weight", "f32", (HIDDEN,), HIDDEN, 4 * HIDDEN)
-    return [norm, *(tensor(f"blk.{number}.{name}.weight", *shape) for name, shape in shapes.items())]
+    return [
+        norm,
+        *(tensor(f"blk.{number}.{name}.weight", *shape) for name, shape in shapes.items()),
+    ]
 
 
 TENSORS = [
@@ -76,17 +85,22 @@ def time(value: float) -> Estimate:
 
 def measured_swaps(groups: tuple[TensorGroup, ...]) -> dict[Swap, float]:
     return {
-        swap: sum(true_divergence(group, swap.type) for group in swap.groups) for swap in swaps_for_mix_choice(groups)
+        swap: sum(true_divergence(group, swap.type) for group in swap.groups)
+        for swap in swaps_for_mix_choice(groups)
     }
 
 
 def step_s(types: dict[TensorGroup, str]) -> float:
-    return sum(group.weights * WEIGHT_S[type] for group, type in types.items() if group.is_multiplied)
+    return sum(
+        group.weights * WEIGHT_S[type] for group, type in types.items() if group.is_multiplied
+    )
 
 
 def timed(groups: tuple[TensorGroup, ...]) -> dict[str, float]:
     """Seconds per weight, as found from one model per type."""
-    return mix_choice_weight_times([(types, step_s(types)) for types in plan_uniform(groups, TYPES).values()])
+    return mix_choice_weight_times(
+        [(types, step_s(types)) for types in plan_uniform(groups, TYPES).values()]
+    )
 
 
 def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
@@ -97,9 +111,16 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
     choices = choose_mix(options, {TIME: reference_s})
     limits = MixLimits(speed="gguf-q4_k_m")
     ratio = Estimate(value=speed, low=speed - 0.01, high=speed + 0.01, confidence=0.95)
-    beside = Estimate(value=difference, low=difference - 0.01, high=difference + 0.01, confidence=0.95)
+    beside = Estimate(
+        value=difference, low=difference - 0.01, high=difference + 0.01, confidence=0.95
+    )
     predicted = predict_mix(choices)
-    side = MixSide(recipe="mix-12345678", step=time(reference_s / speed), divergence=quality(0.02), bits=predicted.bits)
+    side = MixSide(
+        recipe="mix-12345678",
+        step=time(reference_s / speed),
+        divergence=quality(0.02),
+        bits=predicted.bits,
+    )
     return Mixture(
         model="small",
         limits=limits,
@@ -112,7 +133,9 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
         confirmed=ConfirmedMix(
             folder="out/confirmation",
             mix=side,
-            reference=MixSide(recipe="gguf-q4_k_m", step=time(reference_s), divergence=quality(0.04), bits=6.1),
+            reference=MixSide(
+                recipe="gguf-q4_k_m", step=time(reference_s), divergence=quality(0.04), bits=6.1
+            ),
             speed=ratio,
             difference=beside,
             findings=tuple(judge_mix(limits, side, ratio, beside)),

@@ -30,7 +30,14 @@ from bitbench.features.mix.choice import (
     swaps_for_mix_choice,
     tensors_unlike_mix_choice,
 )
-from bitbench.features.mix.types import MixLimits, MixSide, Mixture, Predicted, TensorGroup, parse_mix_limits
+from bitbench.features.mix.types import (
+    MixLimits,
+    MixSide,
+    Mixture,
+    Predicted,
+    TensorGroup,
+    parse_mix_limits,
+)
 from bitbench.features.mix.words import mixture_document
 from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
@@ -71,14 +78,18 @@ def test_tensors_that_engines_fuse_are_one_group_in_each_band() -> None:
     ]
     assert groups["attn_qkv 0"].tensors == tuple(f"blk.0.attn_{name}.weight" for name in "qkv")
     assert groups["attn_qkv 0"].weights == HIDDEN * (HIDDEN + 2 * HIDDEN // 3)
-    assert sum(group.weights for group in groups.values()) == sum(one.weights for one in TENSORS if one.type == "bf16")
+    assert sum(group.weights for group in groups.values()) == sum(
+        one.weights for one in TENSORS if one.type == "bf16"
+    )
 
 
 def test_a_type_is_offered_where_rows_fill_its_blocks() -> None:
     groups = named(model_groups())
     assert groups["ffn_down 1"].types == ("q4_0", "q4_K", "q8_0")
     assert groups["attn_qkv 1"].types == ("q4_0", "q8_0")  # 576 columns are no blocks of 256
-    with pytest.raises(RecipeError, match=r"no type fits token_embd\.weight, whose rows have 576 weights; add q8_0"):
+    with pytest.raises(
+        RecipeError, match=r"no type fits token_embd\.weight, whose rows have 576 weights; add q8_0"
+    ):
         model_groups(types=("q4_K", "q6_K"))
 
 
@@ -152,7 +163,9 @@ def test_the_time_of_a_weight_follows_from_one_model_per_type() -> None:
 def test_no_time_of_a_weight_is_below_zero() -> None:
     groups = model_groups()
     models = plan_uniform(groups, TYPES)
-    noisy = [(types, step_s(types) * (0.5 if type == "q4_K" else 1.0)) for type, types in models.items()]
+    noisy = [
+        (types, step_s(types) * (0.5 if type == "q4_K" else 1.0)) for type, types in models.items()
+    ]
     assert min(mix_choice_weight_times(noisy).values()) >= 0
 
 
@@ -181,8 +194,16 @@ def everything(groups: tuple[TensorGroup, ...]) -> list[tuple[float, float, floa
     found = []
     for types in itertools.product(*(group.types for group in groups)):
         chosen = list(zip(groups, types, strict=True))
-        bits = 8 * sum(tensor_type(type).bytes_of(group.weights) for group, type in chosen) / weights
-        found.append((sum(true_divergence(group, type) for group, type in chosen), step_s(dict(chosen)), bits))
+        bits = (
+            8 * sum(tensor_type(type).bytes_of(group.weights) for group, type in chosen) / weights
+        )
+        found.append(
+            (
+                sum(true_divergence(group, type) for group, type in chosen),
+                step_s(dict(chosen)),
+                bits,
+            )
+        )
     return found
 
 
@@ -216,7 +237,9 @@ def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
 def test_a_limit_that_no_mix_meets_is_told_with_the_least_there_is() -> None:
     groups = model_groups()
     options = mix_options(groups, measured_swaps(groups), timed(groups))
-    with pytest.raises(UsageError, match=r"the least of each alone is 4\.5 bits per weight; add other types"):
+    with pytest.raises(
+        UsageError, match=r"the least of each alone is 4\.5 bits per weight; add other types"
+    ):
         choose_mix(options, {BITS: 3.0})
     least = step_s(dict.fromkeys(groups, "q4_0"))
     with pytest.raises(UsageError, match=r"nats, .* s per step"):
@@ -231,7 +254,9 @@ def test_what_is_predicted_keeps_a_reserve_and_what_is_counted_does_not() -> Non
 
 
 def test_limits_are_read_as_a_person_writes_them() -> None:
-    assert parse_mix_limits(["speed=gguf-q4_k_m", "bits=4.8"]) == MixLimits(speed="gguf-q4_k_m", bits=4.8)
+    assert parse_mix_limits(["speed=gguf-q4_k_m", "bits=4.8"]) == MixLimits(
+        speed="gguf-q4_k_m", bits=4.8
+    )
     assert parse_mix_limits(["divergence=0.02"]).divergence == 0.02
     assert parse_mix_limits(["divergence=gguf-q5_k_m"]).reference == "gguf-q5_k_m"
     assert MixLimits(bits=5).reference == "gguf-q4_k_m"
@@ -243,7 +268,10 @@ def test_limits_are_read_as_a_person_writes_them() -> None:
         (("--limit", "fast"), "'fast' is no limit; write speed=RECIPE"),
         (("--limit", "bits=4", "--limit", "bits=5"), "bits is limited twice"),
         (("--limit", "divergence=-1"), "a limit lies above 0"),
-        (("--limit", "speed=gguf-q4_k_m", "--limit", "divergence=gguf-q5_k_m"), "limits name one recipe"),
+        (
+            ("--limit", "speed=gguf-q4_k_m", "--limit", "divergence=gguf-q5_k_m"),
+            "limits name one recipe",
+        ),
         (("--limit", "bits=5", "--types", "q4_0"), "give two types or more"),
         (("--limit", "bits=5", "--types", "q4_0,f16"), "f16 is not quantized"),
         (("--limit", "bits=5", "--types", "q4_0,q9"), "no type of GGUF tensors is called 'q9'"),
@@ -317,13 +345,19 @@ def terminal_text(found: Mixture, width: int = 100) -> str:
 def test_the_answer_says_what_to_use_and_what_it_asks_for() -> None:
     said = terminal_text(mixture())
     assert "the least divergence of small in q4_0, q4_K, q8_0, with speed=gguf-q4_k_m." in said
-    assert "Use mix-12345678. In a fresh study, it decodes at 1.02× [1.01, 1.03] the speed of gguf-q4_k_m" in said
+    assert (
+        "Use mix-12345678. In a fresh study, it decodes at 1.02× [1.01, 1.03] the speed of gguf-q4_k_m"
+        in said
+    )
     assert "recipes: [out/mix-12345678.yaml]" in said
 
 
 @pytest.mark.parametrize(
     ("speed", "head"),
-    [(0.9, "mix-12345678 misses its limits."), (1.0, "Inconclusive: mix-12345678 may meet its limits.")],
+    [
+        (0.9, "mix-12345678 misses its limits."),
+        (1.0, "Inconclusive: mix-12345678 may meet its limits."),
+    ],
 )
 def test_no_gain_is_claimed_that_the_interval_does_not_show(speed: float, head: str) -> None:
     said = terminal_text(mixture(speed=speed))

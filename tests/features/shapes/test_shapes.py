@@ -8,7 +8,12 @@ import numpy as np
 import pytest
 
 from bitbench.features.shapes import checkpoint, weights
-from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, shape_checkpoint_tokenizer, shape_reference
+from bitbench.features.shapes.checkpoint import (
+    find_shape,
+    make_checkpoint,
+    shape_checkpoint_tokenizer,
+    shape_reference,
+)
 from bitbench.features.shapes.weights import random_shape_weights
 from bitbench.machine.workplace import Workplace
 from bitbench.models import library, shapes
@@ -20,13 +25,25 @@ from bitbench.util.model_files import StoredTensor, read_safetensors_headers
 from tests.command_line import bitbench
 
 SMALL = MappingProxyType(
-    {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 16}
+    {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 16,
+    }
 )
 
 
 def small(name: str = "qwen3-4b", **config: object) -> Shape:
     """Another shape's configuration in a size that takes no time."""
-    sizes = {**SMALL, "num_key_value_heads": 2, "vocab_size": 5_000, "bos_token_id": 3, "eos_token_id": [4_999, 7]}
+    sizes = {
+        **SMALL,
+        "num_key_value_heads": 2,
+        "vocab_size": 5_000,
+        "bos_token_id": 3,
+        "eos_token_id": [4_999, 7],
+    }
     return Shape("small", ("Nobody/Small",), {**SHAPES[name].config, **sizes, **config})
 
 
@@ -46,7 +63,9 @@ def numbers(path: Path, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
     return raw.view(np.float32).reshape(entry["shape"])
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-0.5b", "qwen3-4b", "qwen3-30b-a3b", "gemma-3-1b"])
+@pytest.mark.parametrize(
+    "name", ["smollm2-135m", "qwen2.5-0.5b", "qwen3-4b", "qwen3-30b-a3b", "gemma-3-1b"]
+)
 def test_what_is_written_is_what_was_expected(name: str, tmp_path: Path) -> None:
     shape = small(name, **({"num_experts": 4} if "a3b" in name else {}))
     folder = make_checkpoint(shape, tmp_path)
@@ -56,13 +75,17 @@ def test_what_is_written_is_what_was_expected(name: str, tmp_path: Path) -> None
     assert found.facts.random_weights
 
 
-def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_listed_and_as_large_as_they_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shapes, "SHARD_BYTES", 100_000)
     shape = small()
     parts = shards(shape.tensors)
     assert len(parts) > 2
     assert [name for part in parts for name in part] == list(shape.tensors)
-    assert all(sum(one.size_bytes for one in part.values()) <= 100_000 or len(part) == 1 for part in parts)
+    assert all(
+        sum(one.size_bytes for one in part.values()) <= 100_000 or len(part) == 1 for part in parts
+    )
     folder = make_checkpoint(shape, tmp_path)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     assert index["weight_map"].keys() == shape.tensors.keys()
@@ -79,9 +102,15 @@ def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_same_shape_becomes_the_same_bytes(tmp_path: Path) -> None:
     first, second = (make_checkpoint(small(), tmp_path / name) for name in ("a", "b"))
-    contents = [{path.name: path.read_bytes() for path in folder.glob("[!b]*")} for folder in (first, second)]
+    contents = [
+        {path.name: path.read_bytes() for path in folder.glob("[!b]*")}
+        for folder in (first, second)
+    ]
     assert contents[0] == contents[1]
-    query, key = (numbers(first / "model.safetensors", f"model.layers.{n}.self_attn.q_proj.weight") for n in (0, 1))
+    query, key = (
+        numbers(first / "model.safetensors", f"model.layers.{n}.self_attn.q_proj.weight")
+        for n in (0, 1)
+    )
     assert not np.array_equal(query, key)
 
 
@@ -148,7 +177,8 @@ def test_an_interrupted_one_leaves_nothing_that_could_be_taken_for_a_model(
 def test_too_small_a_disk_is_said_before_anything_is_written(tmp_path: Path) -> None:
     huge = small(vocab_size=10**9, hidden_size=10**6)
     with pytest.raises(
-        ModelError, match=r"shape:small needs .* TiB, and .* free; free some space, or set BITBENCH_HOME"
+        ModelError,
+        match=r"shape:small needs .* TiB, and .* free; free some space, or set BITBENCH_HOME",
     ):
         make_checkpoint(huge, tmp_path)
     assert list((tmp_path / "models").iterdir()) == []
@@ -156,7 +186,8 @@ def test_too_small_a_disk_is_said_before_anything_is_written(tmp_path: Path) -> 
 
 def test_an_unknown_shape_names_the_nearest() -> None:
     with pytest.raises(
-        ModelError, match=r"No shape is called shape:qwen3-4; did you mean `shape:qwen3-4b`\? there are"
+        ModelError,
+        match=r"No shape is called shape:qwen3-4; did you mean `shape:qwen3-4b`\? there are",
     ):
         find_shape("shape:qwen3-4")
 
@@ -178,7 +209,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def test_a_shape_is_planned_before_it_is_written(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shape_is_planned_before_it_is_written(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("study.yaml").write_text(STUDY)
     answer = bitbench(capsys, "plan", "study.yaml")
     assert answer.exit_code == 0, answer.err
@@ -198,7 +231,9 @@ def test_its_quality_is_refused_in_one_sentence(home: Path) -> None:
     }
 
 
-def test_the_quality_command_refuses_a_shape(known: Shape, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_quality_command_refuses_a_shape(
+    known: Shape, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_checkpoint(known, home)
     answer = bitbench(capsys, "quality", shape_reference(known), "--recipes", "w8a8-rtn")
     assert answer.exit_code == ExitCode.UNAVAILABLE
@@ -211,7 +246,10 @@ def test_the_command_writes_it_and_says_what_it_is_for(
 ) -> None:
     answer = bitbench(capsys, "model", "get", shape_reference(known))
     assert answer.exit_code == 0, answer.err
-    assert "Its weights are random: it is for speed, memory and kernels, not for quality." in answer.out
+    assert (
+        "Its weights are random: it is for speed, memory and kernels, not for quality."
+        in answer.out
+    )
     listed = bitbench(capsys, "model", "list").out
     assert "random weights in the shape of" in " ".join(listed.split())
     assert "shape:qwen3-4b" in listed
@@ -222,7 +260,10 @@ def test_the_command_writes_it_and_says_what_it_is_for(
 def test_progress_counts_the_bytes_of_the_weights(known: Shape, home: Path) -> None:
     seen: list[tuple[int, int]] = []
     make_model_ready(
-        shape_reference(known), home, on_step=print, on_progress=lambda done, total: seen.append((done, total))
+        shape_reference(known),
+        home,
+        on_step=print,
+        on_progress=lambda done, total: seen.append((done, total)),
     )
     total = sum(tensor.size_bytes for tensor in known.tensors.values())
     assert seen[-1] == (total, total)

@@ -26,7 +26,10 @@ NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4
 PLAIN, DRAFTS = "vllm speculative-config=unset", "vllm speculative-config=ngram,3,4"
 STREAMS = (1, 4)
 TOKENS, REQUESTS = 65, 8  # of an answer, of a trial
-STEP_S = {1: 0.020, 4: 0.032}  # without drafts, by streams: to check three tokens and one costs 1.6 steps
+STEP_S = {
+    1: 0.020,
+    4: 0.032,
+}  # without drafts, by streams: to check three tokens and one costs 1.6 steps
 DRAFTED, DRAFT = 0.5, 3.0  # share of steps, tokens of a draft
 LENGTHS = {"bf16": 3.2, "w4": 2.2}  # acceptance, by variant
 
@@ -39,24 +42,38 @@ def truth(length: float) -> tuple[float, float]:
 def counted(length: float) -> EngineMetrics:
     tokens = REQUESTS * (TOKENS - 1)
     drafts = DRAFTED * tokens / truth(length)[0]
-    return EngineMetrics(drafts=drafts, draft_tokens=DRAFT * drafts, accepted_tokens=(length - 1) * drafts)
+    return EngineMetrics(
+        drafts=drafts, draft_tokens=DRAFT * drafts, accepted_tokens=(length - 1) * drafts
+    )
 
 
 def made(
-    *, streams: tuple[int, ...] = STREAMS, speculative: str = NGRAM, noise: float = 0.01, blocks: int = 4
+    *,
+    streams: tuple[int, ...] = STREAMS,
+    speculative: str = NGRAM,
+    noise: float = 0.01,
+    blocks: int = 4,
 ) -> StudyRecords:
     rng = np.random.default_rng(3)
     workloads = [
-        Workload(name=f"at-{count}", concurrency=count, input_tokens=64, output_tokens=TOKENS) for count in streams
+        Workload(name=f"at-{count}", concurrency=count, input_tokens=64, output_tokens=TOKENS)
+        for count in streams
     ]
     study = Study.model_validate(
         {
             "name": "drafts",
             "models": ("m",),
             "recipes": tuple(LENGTHS),
-            "engines": [{"engine": "vllm", "args": {"enforce-eager": True, "speculative-config": [None, speculative]}}],
+            "engines": [
+                {
+                    "engine": "vllm",
+                    "args": {"enforce-eager": True, "speculative-config": [None, speculative]},
+                }
+            ],
             "workloads": workloads,
-            "measure": Measure(starts=Count(min=blocks, max=blocks), trials=Count(min=1, max=1), metric="tpot"),
+            "measure": Measure(
+                starts=Count(min=blocks, max=blocks), trials=Count(min=1, max=1), metric="tpot"
+            ),
         }
     )
     plain, drafting = (setup.name for setup in study.engines)
@@ -71,8 +88,14 @@ def made(
                     points.append(point)
                     per_step, cost = truth(length) if engine == drafting else (1.0, 1.0)
                     seconds = STEP_S[count] * cost / per_step * float(np.exp(noise * rng.normal()))
-                    own = {"engine_metrics": counted(length + noise * rng.normal())} if engine == drafting else {}
-                    metrics = TrialMetrics(tpot_s=seconds, output_throughput=TOKENS * 2.0, request_throughput=2.0)
+                    own = (
+                        {"engine_metrics": counted(length + noise * rng.normal())}
+                        if engine == drafting
+                        else {}
+                    )
+                    metrics = TrialMetrics(
+                        tpot_s=seconds, output_throughput=TOKENS * 2.0, request_throughput=2.0
+                    )
                     trials.append(
                         make_trial(
                             point,
@@ -87,7 +110,10 @@ def made(
                     )
     variants = tuple(
         Variant(
-            name=f"m/{recipe}", model="m", recipe=recipe, form="dense" if recipe == "bf16" else "compressed-tensors"
+            name=f"m/{recipe}",
+            model="m",
+            recipe=recipe,
+            form="dense" if recipe == "bf16" else "compressed-tensors",
         )
         for recipe in LENGTHS
     )
@@ -98,7 +124,9 @@ def made(
 def found_in(records: StudyRecords, workload: str = "at-1") -> dict[str, Speculation]:
     found = summarize_speculation(records)
     assert found is not None
-    return {one.config.variant.partition("/")[2]: one for one in found.rows if one.workload == workload}
+    return {
+        one.config.variant.partition("/")[2]: one for one in found.rows if one.workload == workload
+    }
 
 
 def part_of(summary: StudySummary) -> Speculations:
@@ -131,28 +159,41 @@ def test_a_value_that_says_none_is_without_drafts_and_what_all_share_is_no_axis(
         {
             "name": "x",
             "engines": [
-                {"engine": "llamacpp", "args": {"spec-type": ["none", "ngram-mod"], "spec-ngram-mod-n-match": 8}}
+                {
+                    "engine": "llamacpp",
+                    "args": {"spec-type": ["none", "ngram-mod"], "spec-ngram-mod-n-match": 8},
+                }
             ],
             "workloads": ["interactive"],
         }
     )
     points = [
-        Point(config=Config(variant="none", engine=setup.name), workload="interactive") for setup in study.engines
+        Point(config=Config(variant="none", engine=setup.name), workload="interactive")
+        for setup in study.engines
     ]
-    plan = Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), points=tuple(points))
+    plan = Plan(
+        study=study,
+        variants=(Variant(name="none", model="none", recipe="none"),),
+        points=tuple(points),
+    )
     figures = TrialMetrics(tpot_s=0.01, output_throughput=100, request_throughput=2)
     trials = [make_trial(point, 0, index, metrics=figures) for index, point in enumerate(points)]
     found = summarize_speculation(make_records(plan, trials))
     assert found is not None
     (one,) = found.rows
     assert one.plain == points[0].config
-    assert (one.config, one.acceptance_length) == (points[1].config, None)  # the engine counted no draft
+    assert (one.config, one.acceptance_length) == (
+        points[1].config,
+        None,
+    )  # the engine counted no draft
 
 
 def test_a_study_without_drafts_has_no_such_section() -> None:
     records = made()
     points = tuple(point for point in records.plan.points if point.config.engine == PLAIN)
-    summary = summarize(make_records(records.plan.model_copy(update={"points": points}), records.trials))
+    summary = summarize(
+        make_records(records.plan.model_copy(update={"points": points}), records.trials)
+    )
     assert summary.parts == {}
 
 
@@ -160,7 +201,9 @@ def test_trials_without_counters_are_passed_over() -> None:
     (point,) = {made().plan.points[0]}
     bare = make_trial(point, 0, 0, metrics=TrialMetrics(output_throughput=10, request_throughput=1))
     assert acceptance_length(bare) is None
-    none = bare.model_copy(update={"engine_metrics": EngineMetrics(drafts=0, accepted_tokens=0), "requests": 3})
+    none = bare.model_copy(
+        update={"engine_metrics": EngineMetrics(drafts=0, accepted_tokens=0), "requests": 3}
+    )
     assert acceptance_length(none) is None
 
 
@@ -168,7 +211,9 @@ def test_the_report_answers_first_and_explains_after() -> None:
     records = made()
     summary = summarize(records)
     said = [markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)]
-    assert said[0].startswith(f"Speculation on `at-1` is faster than the same without: `bf16 @ {DRAFTS}` 1.6")
+    assert said[0].startswith(
+        f"Speculation on `at-1` is faster than the same without: `bf16 @ {DRAFTS}` 1.6"
+    )
     assert any("accepted drafts are shorter with" in one and "w4" in one for one in said)
     text = markdown(study_document(summary, records.lock))
     part = text.partition("## What speculation gains")[2].partition("\n## ")[0]
@@ -179,5 +224,7 @@ def test_the_report_answers_first_and_explains_after() -> None:
 def test_drafts_that_do_not_pay_are_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LENGTHS, "w4", 1.2)
     summary = summarize(made())
-    said = " ".join(markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary))
+    said = " ".join(
+        markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)
+    )
     assert f"Speculation on `at-1` is slower than the same without: `w4 @ {DRAFTS}` 0.8" in said

@@ -33,7 +33,10 @@ def test_the_known_figures_come_out(folder: StudyFolder) -> None:
     assert part is not None
     found: dict[str, Speculation] = {one.workload: one for one in part.rows}
     one = found["one"]
-    assert (one.config.engine, one.plain and one.plain.engine) == ("null draft_tokens=3", "null draft_tokens=0")
+    assert (one.config.engine, one.plain and one.plain.engine) == (
+        "null draft_tokens=3",
+        "null draft_tokens=0",
+    )
     assert one.acceptance_length is not None
     assert one.acceptance_length.value == pytest.approx(2.5)
     assert one.gain is not None

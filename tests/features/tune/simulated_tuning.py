@@ -11,14 +11,25 @@ from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
 from bitbench.study.plan import Config
 from tests.support.machine_simulation import Floats, Machine, Simulation, configs
-from tests.support.simulated_claims import ALPHA, CONFIDENCE, allowed, design_of, figures_of, rounds_of_block, share
+from tests.support.simulated_claims import (
+    ALPHA,
+    CONFIDENCE,
+    allowed,
+    design_of,
+    figures_of,
+    rounds_of_block,
+    share,
+)
 
 BUDGET_S = 1800
 CONFIRM = 0.3
 WITHIN = 0.02
 # Three variants × two numbers of threads × two KV caches; the first, the baseline, is the plain one of all.
 SPACE = tuple(
-    variant * threads * cache for variant in (1.0, 1.35, 1.6) for threads in (1.0, 0.62) for cache in (1.0, 0.93)
+    variant * threads * cache
+    for variant in (1.0, 1.35, 1.6)
+    for threads in (1.0, 0.62)
+    for cache in (1.0, 0.93)
 )
 # The best four differ by 3 % from one to the next: for a machine on which that can be seen.
 CLOSE_SPACE = (1.0, 1.2, 1.236, 1.273, 1.311, 0.8, 0.9, 1.1, 1.15, 1.18)
@@ -42,7 +53,12 @@ class Found:
 
 
 def searched(
-    machine: Machine, speeds: Sequence[float], seed: int, *, budget_s: int = BUDGET_S, broken: Sequence[int] = ()
+    machine: Machine,
+    speeds: Sequence[float],
+    seed: int,
+    *,
+    budget_s: int = BUDGET_S,
+    broken: Sequence[int] = (),
 ) -> Found:
     """`broken`: configs that miss a limit, which is known from the first look on."""
     everyone = configs(len(speeds))
@@ -53,7 +69,9 @@ def searched(
     figures: LogSpeeds | None = None
     found = race((), everyone, Admission(able, able), within=WITHIN)
     while found.end is None:
-        live = range(len(everyone)) if len(ends) < 2 else [everyone.index(one) for one in found.left]
+        live = (
+            range(len(everyone)) if len(ends) < 2 else [everyone.index(one) for one in found.left]
+        )
         rounds = rounds_of_block(
             [design_of(len(live))],
             [values.shape[1] for values in blocks],
@@ -71,8 +89,14 @@ def searched(
     assert figures is not None
     pair = [0, everyone.index(found.leader)]
     components = measured_variance_components({"workload": figures})
-    fresh = plan_confirmation_blocks(design_of(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN)
-    confirming = [running.block(pair, fresh.rounds, alternate=True) for _ in range(fresh.blocks)] if pair[1] else []
+    fresh = plan_confirmation_blocks(
+        design_of(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN
+    )
+    confirming = (
+        [running.block(pair, fresh.rounds, alternate=True) for _ in range(fresh.blocks)]
+        if pair[1]
+        else []
+    )
     is_gain = False
     if confirming:
         two = (everyone[0], found.leader)
@@ -98,9 +122,9 @@ def assert_finds_the_best(
 
 def assert_bounds_hold(found: Sequence[Found]) -> None:
     """No config is better than the chosen one by more than the search says, on any machine."""
-    assert share(one.race.shortfall is not None and one.regret > one.race.shortfall for one in found) <= allowed(
-        len(found)
-    )
+    assert share(
+        one.race.shortfall is not None and one.regret > one.race.shortfall for one in found
+    ) <= allowed(len(found))
 
 
 def assert_claims_no_gain(machine: Machine, searches: int) -> None:

@@ -32,7 +32,9 @@ def test_the_best_of_those_that_meet_the_limits_is_found() -> None:
 
 
 @pytest.mark.parametrize("machine", by_length(["luck"], ["luck", "starts", "uneven"]))
-def test_what_is_said_of_the_rest_holds_where_starts_vary_too_much_to_find_the_best(machine: str) -> None:
+def test_what_is_said_of_the_rest_holds_where_starts_vary_too_much_to_find_the_best(
+    machine: str,
+) -> None:
     assert_bounds_hold([searched(MACHINES[machine], SPACE, seed) for seed in range(SEARCHES)])
 
 

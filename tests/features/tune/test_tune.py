@@ -102,7 +102,9 @@ def test_python_has_it_too() -> None:
     assert {"tune", "Tuning"} <= {*dir(bitbench_module)}
 
 
-def pair(first: Config, second: Config, log_mean: float, standard_error: float = 0.01) -> PairedRatio:
+def pair(
+    first: Config, second: Config, log_mean: float, standard_error: float = 0.01
+) -> PairedRatio:
     return PairedRatio(
         first=first,
         second=second,
@@ -124,15 +126,17 @@ TABLE = PairTable((A, B, C), (pair(A, B, 0.3), pair(A, C, 0.02), pair(C, B, 0.28
 def test_who_is_beaten_leads_or_may_be_better() -> None:
     found = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.005)
     assert (set(found.left), found.leader, found.end) == ({A, C}, A, None)
-    assert found.shortfall == pytest.approx(0.0077, abs=0.0005)  # exp(-0.02 + 2.76 standard errors) − 1
+    assert found.shortfall == pytest.approx(
+        0.0077, abs=0.0005
+    )  # exp(-0.02 + 2.76 standard errors) − 1
     wide = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0.02)
     assert wide.end is RaceEnd.FOUND
 
 
 def test_the_budget_ends_it_and_so_does_nobody_left() -> None:
-    assert race([(look(2, is_last=True), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0).end is (
-        RaceEnd.BUDGET
-    )
+    assert race(
+        [(look(2, is_last=True), TABLE)], EVERYONE, Admission(EVERYONE, EVERYONE), within=0
+    ).end is (RaceEnd.BUDGET)
     nobody = race([(look(2), TABLE)], EVERYONE, Admission(frozenset(), frozenset()), within=0)
     assert (nobody.end, nobody.leader) == (RaceEnd.NONE_MEETS, None)
 
@@ -140,10 +144,15 @@ def test_the_budget_ends_it_and_so_does_nobody_left() -> None:
 def test_one_that_misses_a_limit_beats_nobody() -> None:
     """At this look it is known to; the looks before are then taken again without it."""
     others = EVERYONE - {A}
-    found = race([(look(2), TABLE), (look(3), TABLE)], EVERYONE, Admission(others, others), within=0.02)
+    found = race(
+        [(look(2), TABLE), (look(3), TABLE)], EVERYONE, Admission(others, others), within=0.02
+    )
     assert (found.leader, found.left) == (C, (C,))
     unsure = race([(look(2), TABLE)], EVERYONE, Admission(EVERYONE, frozenset({B})), within=0.02)
-    assert (unsure.leader, set(unsure.left)) == (B, {A, B, C})  # the faster ones may meet the limits: they stay
+    assert (unsure.leader, set(unsure.left)) == (
+        B,
+        {A, B, C},
+    )  # the faster ones may meet the limits: they stay
     assert unsure.shortfall is not None
     assert unsure.shortfall > 0.3
 
@@ -154,11 +163,15 @@ def finding(verdict: Verdict, value: float | None, reason: str = "") -> Finding:
 
 
 def judged(config: Config, *findings: Finding, failed: int = 0) -> Judged:
-    return Judged(config=config, figure=estimate(100.0), findings=findings, trials=4, failed_trials=failed)
+    return Judged(
+        config=config, figure=estimate(100.0), findings=findings, trials=4, failed_trials=failed
+    )
 
 
 def estimate(mean: float) -> Estimate:
-    return ratio(mean).model_copy(update={"basis": Basis(starts=3, trials=9, relative_half_width=0.03)})
+    return ratio(mean).model_copy(
+        update={"basis": Basis(starts=3, trials=9, relative_half_width=0.03)}
+    )
 
 
 def test_who_may_win_and_who_may_beat_others() -> None:
@@ -186,7 +199,9 @@ def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
 def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
     """The search's own first ones took 50 s, and later ones 5 s."""
     plan = make_plan(["a", "b"], [WORKLOAD], Measure(budget=600.0))
-    trials = [make_trial(point, block, 0, duration_s=4.0) for point in plan.points for block in range(2)]
+    trials = [
+        make_trial(point, block, 0, duration_s=4.0) for point in plan.points for block in range(2)
+    ]
 
     def planned(first_s: float) -> Measure:
         estimator = Estimator(plan, {"null": NullEngine()})
@@ -197,10 +212,15 @@ def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
             estimator.add(trial)
         searched = make_records(plan, trials)
         baseline, chosen = plan.configs
-        return ConfirmationPlanner(plan.study, searched, estimator, chosen, chosen, baseline, 300.0).plan()[0]
+        return ConfirmationPlanner(
+            plan.study, searched, estimator, chosen, chosen, baseline, 300.0
+        ).plan()[0]
 
     alike, slow_first = planned(5.0), planned(50.0)
-    seconds = [measure.starts.min * (2 * 6.0 + measure.trials.min * (2 * 4.5)) for measure in (alike, slow_first)]
+    seconds = [
+        measure.starts.min * (2 * 6.0 + measure.trials.min * (2 * 4.5))
+        for measure in (alike, slow_first)
+    ]
     assert 300 - 25 < seconds[0] <= 301
     assert 210 - 25 < seconds[1] <= 211
 
@@ -208,7 +228,9 @@ def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
 def launch(engine: str, path: Path, **args: object) -> Launch:
     return Launch(
         setup=EngineSetup(name="x", engine=engine, args=args, env={"OMP_NUM_THREADS": "2"}),
-        variant=Variant(name="m/v", model="m", recipe="v", path=path, facts=ModelFacts(context_tokens=8192)),
+        variant=Variant(
+            name="m/v", model="m", recipe="v", path=path, facts=ModelFacts(context_tokens=8192)
+        ),
         python=None,
         log_file=Path(),
         loads=(Load(8, 192),),
@@ -226,7 +248,11 @@ def test_the_command_to_deploy(tmp_path: Path) -> None:
     assert variables == {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2"}
     inside = replace(launch("vllm", Path("/m/v")), python=Path("/envs/vllm/bin/python"))
     _, words = VllmEngine().deployment(inside)
-    assert words[:3] == ["/envs/vllm/bin/python", "-m", "vllm.entrypoints.openai.api_server"]  # as bitbench starts it
+    assert words[:3] == [
+        "/envs/vllm/bin/python",
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+    ]  # as bitbench starts it
     (tmp_path / "m.gguf").touch()
     _, words = LlamaCppEngine().deployment(launch("llamacpp", tmp_path, threads=2))
     assert shlex.join(words) == (
@@ -234,7 +260,9 @@ def test_the_command_to_deploy(tmp_path: Path) -> None:
         "--cache-ram 0 --threads 2"
     )
     assert not isinstance(NullEngine(), Deployable)
-    assert deployment_section_lines(("A=1", "vllm", "serve", "/m", "--dtype", "bfloat16", "--no-x")) == [
+    assert deployment_section_lines(
+        ("A=1", "vllm", "serve", "/m", "--dtype", "bfloat16", "--no-x")
+    ) == [
         "A=1 vllm serve /m \\",
         "--dtype bfloat16 \\",
         "--no-x",
@@ -249,11 +277,22 @@ MET, MISSED = finding(Verdict.MET, 0.05), finding(Verdict.MISSED, 0.3)
 FOUND = Tuning(
     name="x",
     primary_metric=MetricDefinition.of(METRICS["output_throughput"]),
-    limits=Limits(objectives=Study.model_validate(yaml.safe_load(FILE) | {"objectives": {"ttft": 0.1}}).objectives),
+    limits=Limits(
+        objectives=Study.model_validate(
+            yaml.safe_load(FILE) | {"objectives": {"ttft": 0.1}}
+        ).objectives
+    ),
     workload="interactive",
     baseline=A,
     tried=(
-        Tried(config=B, fate=Fate.BEST, starts=4, figure=estimate(150), ratio_to_baseline=ratio(1.5), findings=(MET,)),
+        Tried(
+            config=B,
+            fate=Fate.BEST,
+            starts=4,
+            figure=estimate(150),
+            ratio_to_baseline=ratio(1.5),
+            findings=(MET,),
+        ),
         Tried(config=A, fate=Fate.BEATEN, starts=2, figure=estimate(100), findings=(MET,)),
         Tried(config=C, fate=Fate.RULED_OUT, starts=2, figure=estimate(190), findings=(MISSED,)),
     ),
@@ -283,19 +322,31 @@ def with_confirmed(**changes: object) -> Tuning:
     return FOUND.model_copy(update={"confirmed": FOUND.confirmed.model_copy(update=changes)})
 
 
-NONE_CHOSEN = FOUND.model_copy(update={"chosen": None, "confirmed": None, "deploy": (), "shortfall": None})
+NONE_CHOSEN = FOUND.model_copy(
+    update={"chosen": None, "confirmed": None, "deploy": (), "shortfall": None}
+)
 ANSWERS = {
     "Use b. In a fresh study, its output throughput is 140": (FOUND, ExitCode.DONE),
-    "The gain of b is not confirmed.": (with_confirmed(is_gain=False, ratio=ratio(1.01)), ExitCode.INCONCLUSIVE),
+    "The gain of b is not confirmed.": (
+        with_confirmed(is_gain=False, ratio=ratio(1.01)),
+        ExitCode.INCONCLUSIVE,
+    ),
     "inconclusive: ttft 120": (
-        with_confirmed(findings=(finding(Verdict.INCONCLUSIVE, 0.12, "its interval contains the limit"),)),
+        with_confirmed(
+            findings=(finding(Verdict.INCONCLUSIVE, 0.12, "its interval contains the limit"),)
+        ),
         ExitCode.INCONCLUSIVE,
     ),
     "Use b, but whether it meets its limits is inconclusive.": (
-        with_confirmed(findings=(finding(Verdict.INCONCLUSIVE, 0.09, "its interval contains the limit"),)),
+        with_confirmed(
+            findings=(finding(Verdict.INCONCLUSIVE, 0.09, "its interval contains the limit"),)
+        ),
         ExitCode.INCONCLUSIVE,
     ),
-    "The best of the search, b, misses its limits.": (with_confirmed(findings=(MISSED,)), ExitCode.FAILED),
+    "The best of the search, b, misses its limits.": (
+        with_confirmed(findings=(MISSED,)),
+        ExitCode.FAILED,
+    ),
     "Nothing is confirmed: the best of the search, b, has no result in a fresh study.": (
         with_confirmed(figure=None, ratio=None, is_gain=False, findings=()),
         ExitCode.FAILED,
@@ -316,7 +367,9 @@ ANSWERS = {
         NONE_CHOSEN.model_copy(
             update={
                 "end": RaceEnd.NONE_MEETS,
-                "tried": tuple(one.model_copy(update={"fate": Fate.RULED_OUT}) for one in FOUND.tried),
+                "tried": tuple(
+                    one.model_copy(update={"fate": Fate.RULED_OUT}) for one in FOUND.tried
+                ),
             }
         ),
         ExitCode.FAILED,
@@ -328,7 +381,9 @@ ANSWERS = {
     "No config has a result.": (
         NONE_CHOSEN.model_copy(
             update={
-                "tried": (Tried(config=A, fate=Fate.NO_RESULT, starts=0, reason="crashed: it ended"),),
+                "tried": (
+                    Tried(config=A, fate=Fate.NO_RESULT, starts=0, reason="crashed: it ended"),
+                ),
             }
         ),
         ExitCode.NOTHING_MEASURED,
@@ -355,24 +410,32 @@ def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
     assert "Ruled out: ttft 300.0 ms against 100 ms: `c`." in text
     assert "vllm serve /m/v \\\n--dtype bfloat16" in text
     left = replace_fate(FOUND, A, Fate.LEFT).model_copy(update={"shortfall": 0.031})
-    assert "1 other may be as good or better, with 95 % confidence by at most 3.1 %" in markdown(tuning_document(left))
+    assert "1 other may be as good or better, with 95 % confidence by at most 3.1 %" in markdown(
+        tuning_document(left)
+    )
 
 
 def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> None:
     beyond = finding(Verdict.INCONCLUSIVE, 0.12, "its interval contains the limit")
     tried = tuple(
-        one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.config == C else one
+        one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)})
+        if one.config == C
+        else one
         for one in FOUND.tried
     )
     text = markdown(tuning_document(FOUND.model_copy(update={"tried": tried})))
-    assert "May be as good: ttft 120.0 ms against 100 ms (its interval contains the limit): `c`." in text
+    assert (
+        "May be as good: ttft 120.0 ms against 100 ms (its interval contains the limit): `c`."
+        in text
+    )
 
 
 def replace_fate(found: Tuning, config: Config, fate: Fate) -> Tuning:
     return found.model_copy(
         update={
             "tried": tuple(
-                one.model_copy(update={"fate": fate}) if one.config == config else one for one in found.tried
+                one.model_copy(update={"fate": fate}) if one.config == config else one
+                for one in found.tried
             )
         }
     )

@@ -37,7 +37,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def tune(place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str) -> Answer:
+def tune(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *more: str
+) -> Answer:
     monkeypatch.chdir(place)
     monkeypatch.setenv("BITBENCH_HOME", str(place / "home"))
     monkeypatch.setenv("COLUMNS", "60")
@@ -61,7 +63,10 @@ def test_the_known_best_wins_and_is_confirmed(
     assert "Ruled out: ttft" in text
     assert "No result: " in text
     fresh = StudyFolder.existing(place / "out" / "confirmation")
-    assert {trial.point.config.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms per_stream=unset"}
+    assert {trial.point.config.engine for trial in fresh.trials()} == {
+        BEST,
+        "null tpot=6ms per_stream=unset",
+    }
     searched = StudyFolder.existing(place / "out" / "search").trials()
     late = {trial.block for trial in searched if trial.point.config.engine == "late"}
     assert len(late) == 2  # it was dropped after the second

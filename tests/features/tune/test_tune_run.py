@@ -51,9 +51,9 @@ baseline: m/gguf-bf16 @ llamacpp kv=f16 threads=1
 """
 BASELINE = Config(variant="m/gguf-bf16", engine="llamacpp kv=f16 threads=1")
 # How a prompt is split decides what is said, too, and no split is more whole than another.
-SPLIT_FILE = FILE.replace("kv_cache: [f16, q8_0], args: {", "args: {batch-size: [64, 128], ").replace(
-    "kv=f16", "batch-size=64"
-)
+SPLIT_FILE = FILE.replace(
+    "kv_cache: [f16, q8_0], args: {", "args: {batch-size: [64, 128], "
+).replace("kv=f16", "batch-size=64")
 SPLIT_BASELINE = Config(variant="m/gguf-bf16", engine="llamacpp batch-size=64 threads=1")
 SPREAD = 0.05  # nats, from window to window
 
@@ -109,7 +109,12 @@ class World:
     def _trial(self, point: Point, block: int, index: int) -> TrialRecord:
         kv, threads = (word.partition("=")[2] for word in point.config.engine.split()[1:])
         is_fast = point.config.variant.endswith("q4_0")
-        speed = 100 * (2 if is_fast else 1) * (1.5 if threads == "2" else 1) * (1.0 if kv == self.truth.fast else 0.8)
+        speed = (
+            100
+            * (2 if is_fast else 1)
+            * (1.5 if threads == "2" else 1)
+            * (1.0 if kv == self.truth.fast else 0.8)
+        )
         noise = np.random.default_rng(crc32(f"{point.name} {block} {index}".encode())).normal()
         metrics = TrialMetrics(output_throughput=speed * float(np.exp(0.01 * noise)))
         at = f"2026-11-16T10:{2 * block:02d}:{index:02d}.000+00:00"
@@ -186,7 +191,9 @@ def test_the_search_measures_quality_once_per_variant_and_cache(world: World) ->
     answer(world)
     searched = [one for place, one in world.scored if place == "search"]
     assert sorted(one.name for one in searched) == [
-        f"m/{recipe} @ llamacpp kv={kv} threads=1" for recipe in ("gguf-bf16", "gguf-q4_0") for kv in ("f16", "q8_0")
+        f"m/{recipe} @ llamacpp kv={kv} threads=1"
+        for recipe in ("gguf-bf16", "gguf-q4_0")
+        for kv in ("f16", "q8_0")
     ]
 
 
@@ -203,7 +210,12 @@ def test_what_the_search_leaves_open_is_decided_on_fresh_text(world: World) -> N
     assert {one for place, one in world.scored if place == "confirmation"} == {dense, found.chosen}
     asked = fresh().study.quality
     assert asked is not None
-    assert (asked.windows, asked.offset, asked.answer_tokens, asked.noise_floor) == (40, 0.5, 0, False)
+    assert (asked.windows, asked.offset, asked.answer_tokens, asked.noise_floor) == (
+        40,
+        0.5,
+        0,
+        False,
+    )
 
 
 def test_the_loss_that_counts_is_that_of_the_fresh_text(world: World) -> None:
@@ -285,12 +297,18 @@ def test_the_same_command_plans_nothing_anew(world: World) -> None:
 def test_an_engine_without_an_unquantized_variant_is_named_before_the_search(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Path("tune.yaml").write_text(FILE.replace("recipes: [gguf-bf16, ", "recipes: [").replace("bf16 @", "q4_0 @"))
+    Path("tune.yaml").write_text(
+        FILE.replace("recipes: [gguf-bf16, ", "recipes: [").replace("bf16 @", "q4_0 @")
+    )
     with caplog.at_level("WARNING"):
         answer(world)
-    assert "no config on" not in caplog.text  # the baseline's own weights are what they are compared with
+    assert (
+        "no config on" not in caplog.text
+    )  # the baseline's own weights are what they are compared with
     Path("tune.yaml").write_text(
-        FILE.replace("recipes: [gguf-bf16, gguf-q4_0]", "recipes: [gguf-q4_0, gguf-q8_0]").replace("bf16 @", "q4_0 @")
+        FILE.replace("recipes: [gguf-bf16, gguf-q4_0]", "recipes: [gguf-q4_0, gguf-q8_0]").replace(
+            "bf16 @", "q4_0 @"
+        )
     )
     with caplog.at_level("WARNING"):
         tune(tune_search_source(Path("tune.yaml")), Path("other"), LogObserver(), world.at)
@@ -320,7 +338,9 @@ def decided(distance: float, searches: int = 400) -> tuple[float, float]:
         seen = windows(WINDOWS)
         if seen.mean() > limit:
             continue
-        fresh = windows(tune_confirmation_windows(seen.tolist(), float(np.expm1(limit)), 0.95, 10_000))
+        fresh = windows(
+            tune_confirmation_windows(seen.tolist(), float(np.expm1(limit)), 0.95, 10_000)
+        )
         half = float(stdtrit(len(fresh) - 1, 0.975)) * fresh.std(ddof=1) / np.sqrt(len(fresh))
         met, broken = fresh.mean() + half <= limit, fresh.mean() - half > limit
         outcomes.append((met or broken, broken if distance > 0 else met))
@@ -329,7 +349,9 @@ def decided(distance: float, searches: int = 400) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(("distance", "least"), [(1.0, 0.97), (0.5, 0.8), (-0.3, 0.8)])
-def test_a_limit_that_is_not_too_near_is_decided_and_hardly_ever_wrongly(distance: float, least: float) -> None:
+def test_a_limit_that_is_not_too_near_is_decided_and_hardly_ever_wrongly(
+    distance: float, least: float
+) -> None:
     share, wrong = decided(distance)
     assert share >= least
     assert wrong <= 0.03
@@ -342,4 +364,6 @@ def test_fresh_windows_touch_none_of_the_search(offset: float, times: int) -> No
     searched = cut_windows(parts, 8, 8, (), offset)
     other = cut_windows(parts, 8 * times, 8, (), (times * offset + 0.5) % 1)
     assert len(other) == len(set(other)) == 8 * times
-    assert not {token for window in searched for token in window} & {token for window in other for token in window}
+    assert not {token for window in searched for token in window} & {
+        token for window in other for token in window
+    }

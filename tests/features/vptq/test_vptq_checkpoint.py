@@ -39,7 +39,9 @@ def test_what_is_written_comes_back(
         biased=complete,
     )
     back = vptq_layer_from_layout(layout_tensors(layer), describe_vptq_layer(layer))
-    np.testing.assert_allclose(layout.dequantize_layout(back), layout.dequantize_layout(layer), rtol=2e-3, atol=4e-3)
+    np.testing.assert_allclose(
+        layout.dequantize_layout(back), layout.dequantize_layout(layer), rtol=2e-3, atol=4e-3
+    )
     assert (back.bias is None) != complete
     again = layout_tensors(back)
     for name, tensor in layout_tensors(layer).items():
@@ -110,7 +112,10 @@ def test_a_public_file_is_read_as_documented(packed: bool, as_float: bool) -> No
 
 def test_a_layer_is_found_by_its_name_or_by_what_it_shares() -> None:
     own, shared = describe_vptq_layer(_plain(4)), describe_vptq_layer(_plain(6))
-    config = {"config_for_layers": {"model.layers.0.q_proj": own}, "shared_layer_config": {"up_proj": shared}}
+    config = {
+        "config_for_layers": {"model.layers.0.q_proj": own},
+        "shared_layer_config": {"up_proj": shared},
+    }
     assert vptq_layout_config("model.layers.0.q_proj", config) == own  # type: ignore[arg-type]
     assert vptq_layout_config("model.layers.7.mlp.up_proj", config) == shared  # type: ignore[arg-type]
     assert vptq_layout_config("lm_head", config) is None  # type: ignore[arg-type]
@@ -118,7 +123,9 @@ def test_a_layer_is_found_by_its_name_or_by_what_it_shares() -> None:
 
 def test_tensors_that_do_not_fit_are_named() -> None:
     tensors, config = layout_tensors(_plain(6)), describe_vptq_layer(_plain(6))
-    with pytest.raises(ValueError, match=r"indices have the shape \(1, 1, 6\), but \(1, 3, 6\) follows"):
+    with pytest.raises(
+        ValueError, match=r"indices have the shape \(1, 1, 6\), but \(1, 3, 6\) follows"
+    ):
         vptq_layer_from_layout(tensors, config | {"out_features": 20})  # type: ignore[arg-type]
     del tensors["res_centroids.weight"]
     with pytest.raises(ValueError, match=r"lacks res_centroids.weight"):
@@ -126,10 +133,14 @@ def test_tensors_that_do_not_fit_are_named() -> None:
 
 
 def test_a_codebook_must_fill_its_index() -> None:
-    layer = make_layer(np.random.default_rng(0), out_features=8, columns_per_group=4, sizes=(300, 0))
+    layer = make_layer(
+        np.random.default_rng(0), out_features=8, columns_per_group=4, sizes=(300, 0)
+    )
     with pytest.raises(ValueError, match="300 entries has no whole number of bits"):
         layout_tensors(layer)
 
 
 def _plain(columns: int) -> VptqLayer:
-    return make_layer(np.random.default_rng(0), out_features=8, columns_per_group=columns, sizes=(16, 4))
+    return make_layer(
+        np.random.default_rng(0), out_features=8, columns_per_group=columns, sizes=(16, 4)
+    )

@@ -17,7 +17,9 @@ from bitbench.features.vptq import layout, packed
 from bitbench.features.vptq.layout import Doubles, VptqLayer
 from tests.features.vptq.vptq_layers import codebook_sizes, layers, make_layer
 
-native = pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
+native = pytest.importorskip(
+    "bitbench._native", reason="the native part was not built: no C++ compiler here"
+)
 
 CHUNK = 1024  # columns that share an activation scale
 STEPS = {8: 127, 16: 127 * 256}
@@ -30,7 +32,10 @@ on_every_isa = pytest.mark.parametrize(
     "isa",
     [
         pytest.param(
-            isa, marks=pytest.mark.skipif(isa not in ISAS, reason=f"no {isa} in this processor or BITBENCH_ISA")
+            isa,
+            marks=pytest.mark.skipif(
+                isa not in ISAS, reason=f"no {isa} in this processor or BITBENCH_ISA"
+            ),
         )
         for isa in KNOWN_ISAS
     ],
@@ -51,9 +56,15 @@ def exact_product(weight: Doubles, x: layout.Floats, bias: layout.Floats | None 
 
 def rounding_bound(matrix: packed.PackedMatrix, x: layout.Floats, bits: int) -> Doubles:
     """What rounding the activations may change at most: half a step of its chunk per column, times the weight."""
-    scale = np.ones(matrix.in_features) if matrix.column_scale is None else matrix.column_scale.astype(np.float64)
+    scale = (
+        np.ones(matrix.in_features)
+        if matrix.column_scale is None
+        else matrix.column_scale.astype(np.float64)
+    )
     order = np.arange(matrix.in_features) if matrix.permutation is None else matrix.permutation
-    bare = packed.PackedMatrix(matrix.in_features, matrix.out_features, matrix.segments, outliers=matrix.outliers)
+    bare = packed.PackedMatrix(
+        matrix.in_features, matrix.out_features, matrix.segments, outliers=matrix.outliers
+    )
     weight = np.abs(packed.dequantize_packed(bare))  # in stored order, without scale
     stored = (x.astype(np.float64) * scale)[:, order]
     bound = np.zeros((len(x), matrix.out_features))
@@ -69,7 +80,13 @@ def rounding_bound(matrix: packed.PackedMatrix, x: layout.Floats, bits: int) -> 
 
 
 @settings(max_examples=60, deadline=None)
-@given(layers(), st.integers(1, 9), st.sampled_from([8, 16]), st.sampled_from(ISAS), st.integers(0, 2**32 - 1))
+@given(
+    layers(),
+    st.integers(1, 9),
+    st.sampled_from([8, 16]),
+    st.sampled_from(ISAS),
+    st.integers(0, 2**32 - 1),
+)
 def test_the_error_is_that_of_rounding_the_activations(
     layer: VptqLayer, batch: int, bits: int, isa: str, seed: int
 ) -> None:
@@ -81,10 +98,16 @@ def test_the_error_is_that_of_rounding_the_activations(
 
 @on_every_isa
 @pytest.mark.parametrize(("bits", "allowed"), [(8, 0.02), (16, 2e-4)])
-@pytest.mark.parametrize("sizes", [(4096, 256), (4096, 512), (8192, 256), (8192, 512), (65536, 256)])
-def test_the_relative_error_is_small(sizes: tuple[int, int], bits: int, allowed: float, isa: str) -> None:
+@pytest.mark.parametrize(
+    "sizes", [(4096, 256), (4096, 512), (8192, 256), (8192, 512), (65536, 256)]
+)
+def test_the_relative_error_is_small(
+    sizes: tuple[int, int], bits: int, allowed: float, isa: str
+) -> None:
     rng = np.random.default_rng(7)
-    layer = make_layer(rng, out_features=203, columns_per_group=1500, sizes=sizes, permuted=True, scaled=True)
+    layer = make_layer(
+        rng, out_features=203, columns_per_group=1500, sizes=sizes, permuted=True, scaled=True
+    )
     matrix = packed.pack_layer(layer)
     x = rng.normal(size=(1, layer.in_features)).astype(np.float32)
     wanted = exact_product(packed.dequantize_packed(matrix), x)
@@ -95,7 +118,9 @@ def test_the_relative_error_is_small(sizes: tuple[int, int], bits: int, allowed:
 @given(codebook_sizes, st.sampled_from([8, 16]), st.integers(0, 2**32 - 1))
 def test_the_instruction_sets_agree(sizes: tuple[int, int], bits: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    matrix = packed.pack_layer(make_layer(rng, out_features=21, columns_per_group=1200, sizes=sizes, scaled=True))
+    matrix = packed.pack_layer(
+        make_layer(rng, out_features=21, columns_per_group=1200, sizes=sizes, scaled=True)
+    )
     x = rng.normal(size=(3, matrix.in_features)).astype(np.float32)
     results = [run(matrix, x, bits, isa) for isa in ISAS]
     for result in results[1:]:  # the same integers, added in another order as floats
@@ -106,8 +131,13 @@ def test_the_instruction_sets_agree(sizes: tuple[int, int], bits: int, seed: int
 @pytest.mark.parametrize("bits", [8, 16])
 def test_rows_of_a_batch_do_not_touch_each_other(bits: int, isa: str) -> None:
     rng = np.random.default_rng(3)
-    matrix = packed.pack_layer(make_layer(rng, out_features=19, columns_per_group=1300, groups=2, outlier_columns=3))
-    x = rng.normal(size=(8, matrix.in_features)).astype(np.float32) * 10.0 ** np.arange(-4, 4)[:, np.newaxis]
+    matrix = packed.pack_layer(
+        make_layer(rng, out_features=19, columns_per_group=1300, groups=2, outlier_columns=3)
+    )
+    x = (
+        rng.normal(size=(8, matrix.in_features)).astype(np.float32)
+        * 10.0 ** np.arange(-4, 4)[:, np.newaxis]
+    )
     x = x.astype(np.float32)
     together = run(matrix, x, bits, isa)
     alone = np.concatenate([run(matrix, x[i : i + 1], bits, isa) for i in range(8)])
@@ -131,8 +161,12 @@ def test_zeros_give_the_bias_and_what_is_not_finite_stays_so(isa: str) -> None:
 @pytest.mark.parametrize("bits", [8, 16])
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_sums_of_the_largest_weights_and_activations_are_exact(sign: int, batch: int, bits: int, isa: str) -> None:
-    layer = make_layer(np.random.default_rng(8), out_features=8, columns_per_group=2100, sizes=(4096, 512))
+def test_sums_of_the_largest_weights_and_activations_are_exact(
+    sign: int, batch: int, bits: int, isa: str
+) -> None:
+    layer = make_layer(
+        np.random.default_rng(8), out_features=8, columns_per_group=2100, sizes=(4096, 512)
+    )
     layer.centroids[:] = sign
     assert layer.residual_centroids is not None
     layer.residual_centroids[:] = -sign / 4
@@ -148,21 +182,30 @@ def test_a_lower_instruction_set_can_be_forced(isa: str) -> None:
 
 
 def test_one_that_the_processor_does_not_run_cannot_be_forced() -> None:
-    with pytest.raises(AssertionError, match=f"ValueError: BITBENCH_ISA=mmx names no .* choose one of: .*{ISAS[-1]}"):
+    with pytest.raises(
+        AssertionError,
+        match=f"ValueError: BITBENCH_ISA=mmx names no .* choose one of: .*{ISAS[-1]}",
+    ):
         isas_of_a_process("mmx")
 
 
 def isas_of_a_process(best: str) -> list[str]:
     command = [sys.executable, "-c", "from bitbench._native import vptq_isas; print(*vptq_isas())"]
     child = subprocess.run(
-        command, env=os.environ | {"BITBENCH_ISA": best}, capture_output=True, text=True, check=False
+        command,
+        env=os.environ | {"BITBENCH_ISA": best},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert child.returncode == 0, child.stderr
     return child.stdout.split()
 
 
 def test_an_array_of_the_wrong_size_is_refused() -> None:
-    matrix = packed.pack_layer(make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64))
+    matrix = packed.pack_layer(
+        make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64)
+    )
     made = packed.native_packed_matrix(matrix)
     with pytest.raises(ValueError, match="x ends in in_features"):
         made.multiply(np.zeros((1, 63), np.float32), np.zeros((1, 16), np.float32))
@@ -175,7 +218,9 @@ def test_an_array_of_the_wrong_size_is_refused() -> None:
 
 
 def test_what_is_not_contiguous_is_refused_and_not_copied() -> None:
-    matrix = packed.pack_layer(make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64))
+    matrix = packed.pack_layer(
+        make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64)
+    )
     made = packed.native_packed_matrix(matrix)
     x, y = np.zeros((2, 64), np.float32), np.zeros((2, 16), np.float32)
     with pytest.raises(TypeError):
@@ -185,7 +230,9 @@ def test_what_is_not_contiguous_is_refused_and_not_copied() -> None:
 
 
 def test_a_stream_that_is_too_short_is_refused() -> None:
-    matrix = packed.pack_layer(make_layer(np.random.default_rng(6), out_features=16, columns_per_group=64))
+    matrix = packed.pack_layer(
+        make_layer(np.random.default_rng(6), out_features=16, columns_per_group=64)
+    )
     segment = matrix.segments[0]
     made = native.VptqMatrix(64, 16)
     with pytest.raises(ValueError, match="the size that its layout needs"):
@@ -205,11 +252,17 @@ def test_a_stream_that_is_too_short_is_refused() -> None:
 
 def test_addresses_give_what_arrays_give() -> None:
     rng = np.random.default_rng(7)
-    made = packed.native_packed_matrix(packed.pack_layer(make_layer(rng, out_features=16, columns_per_group=64)))
+    made = packed.native_packed_matrix(
+        packed.pack_layer(make_layer(rng, out_features=16, columns_per_group=64))
+    )
     x = rng.standard_normal((3, 64), dtype=np.float32)
     one, other = np.zeros((3, 16), np.float32), np.zeros((3, 16), np.float32)
     made.multiply(x, one, activation_bits=16)
-    made.multiply_at(x.ctypes.data, other.ctypes.data, rows=3, bfloat16=False, activation_bits=16, threads=1)
+    made.multiply_at(
+        x.ctypes.data, other.ctypes.data, rows=3, bfloat16=False, activation_bits=16, threads=1
+    )
     assert np.array_equal(one, other)
     with pytest.raises(ValueError, match="at least one row"):
-        made.multiply_at(x.ctypes.data, other.ctypes.data, rows=0, bfloat16=False, activation_bits=16, threads=1)
+        made.multiply_at(
+            x.ctypes.data, other.ctypes.data, rows=0, bfloat16=False, activation_bits=16, threads=1
+        )

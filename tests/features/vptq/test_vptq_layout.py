@@ -11,20 +11,31 @@ from tests.features.vptq.vptq_layers import codebook_sizes, layers
 
 
 def test_words_hold_the_residual_above_the_main_index_lowest_bits_first() -> None:
-    main, residual = np.array([[0xABC, 0x123]], dtype=np.uint16), np.array([[0x7F, 0x01]], dtype=np.uint16)
+    main, residual = (
+        np.array([[0xABC, 0x123]], dtype=np.uint16),
+        np.array([[0x7F, 0x01]], dtype=np.uint16),
+    )
     words = layout.pack_layout_indices(main, residual, 12, 8)
     bits = 0x7FABC | 0x01123 << 20
     assert words.tolist() == [[np.int32(np.uint32(bits & 0xFFFFFFFF)), bits >> 32]]
 
 
 @given(st.data(), st.integers(1, 16), st.integers(0, 16), st.integers(1, 40))
-def test_public_indices_come_back(data: st.DataObject, main_bits: int, residual_bits: int, columns: int) -> None:
+def test_public_indices_come_back(
+    data: st.DataObject, main_bits: int, residual_bits: int, columns: int
+) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     main = rng.integers(0, 1 << main_bits, (2, 3, columns)).astype(np.uint16)
-    residual = rng.integers(0, 1 << residual_bits, (2, 3, columns)).astype(np.uint16) if residual_bits else None
+    residual = (
+        rng.integers(0, 1 << residual_bits, (2, 3, columns)).astype(np.uint16)
+        if residual_bits
+        else None
+    )
     words = layout.pack_layout_indices(main, residual, main_bits, residual_bits)
     assert words.shape == (2, 3, -(-columns * (main_bits + residual_bits) // 32))
-    main_back, residual_back = layout.unpack_layout_indices(words, columns, main_bits, residual_bits)
+    main_back, residual_back = layout.unpack_layout_indices(
+        words, columns, main_bits, residual_bits
+    )
     np.testing.assert_array_equal(main_back, main)
     assert (residual_back is None) == (residual is None)
     if residual is not None:
@@ -40,7 +51,9 @@ def test_dequantize_follows_the_definition_entry_by_entry() -> None:
         indices=rng.integers(0, 4, (2, 2, 2)).astype(np.uint16),
         residual_centroids=rng.normal(size=(2, 2, 2)).astype(np.float32),
         residual_indices=rng.integers(0, 2, (2, 2, 2)).astype(np.uint16),
-        outliers=Outliers(rng.normal(size=(4, 3)).astype(np.float32), np.array([[2]], dtype=np.uint16)),
+        outliers=Outliers(
+            rng.normal(size=(4, 3)).astype(np.float32), np.array([[2]], dtype=np.uint16)
+        ),
         permutation=np.array([3, 0, 4, 1, 2]),
         weight_scale=np.array([1, 2, 3, 4, 5], dtype=np.float32),
         weight_bias=np.array([0.1, 0.2, 0.3, 0.4, 0.5], dtype=np.float32),
@@ -56,19 +69,29 @@ def test_dequantize_follows_the_definition_entry_by_entry() -> None:
             else:
                 group, column = divmod(place - 1, 2)
                 main = layer.centroids[group][layer.indices[group, n // 2, column]][n % 2]
-                second = layer.residual_centroids[group][layer.residual_indices[group, n // 2, column]][n % 2]
+                second = layer.residual_centroids[group][
+                    layer.residual_indices[group, n // 2, column]
+                ][n % 2]
                 stored = float(main) + float(second)
             assert weight[n, k] == pytest.approx(float(stored) * (k + 1) + 0.1 * (k + 1), rel=1e-6)
 
 
 @given(st.data(), codebook_sizes, st.integers(1, 150), st.integers(1, 3))
-def test_kernel_indices_come_back(data: st.DataObject, sizes: tuple[int, int], columns: int, blocks: int) -> None:
+def test_kernel_indices_come_back(
+    data: st.DataObject, sizes: tuple[int, int], columns: int, blocks: int
+) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     entries, residual_entries = sizes
     main_bits = packed.packed_index_bits(entries, packed.MAIN_BITS)
-    residual_bits = packed.packed_index_bits(residual_entries, packed.RESIDUAL_BITS) if residual_entries else 0
+    residual_bits = (
+        packed.packed_index_bits(residual_entries, packed.RESIDUAL_BITS) if residual_entries else 0
+    )
     main = rng.integers(0, entries, (blocks, columns)).astype(np.uint16)
-    residual = rng.integers(0, residual_entries, (blocks, columns)).astype(np.uint16) if residual_entries else None
+    residual = (
+        rng.integers(0, residual_entries, (blocks, columns)).astype(np.uint16)
+        if residual_entries
+        else None
+    )
     stream = packed.pack_stream(main, residual, main_bits, residual_bits)
     assert stream.shape == (blocks, -(-columns // 64), packed.strip_bytes(main_bits, residual_bits))
     main_back, residual_back = packed.unpack_stream(stream, columns, main_bits, residual_bits)
@@ -79,7 +102,10 @@ def test_kernel_indices_come_back(data: st.DataObject, sizes: tuple[int, int], c
 
 @given(layers())
 def test_only_the_rounding_of_the_codebooks_is_lost(layer: VptqLayer) -> None:
-    exact, kept = layout.dequantize_layout(layer), packed.dequantize_packed(packed.pack_layer(layer))
+    exact, kept = (
+        layout.dequantize_layout(layer),
+        packed.dequantize_packed(packed.pack_layer(layer)),
+    )
     assert kept.shape == exact.shape
     steps = [np.abs(layer.centroids).max(axis=(1, 2))]
     if layer.residual_centroids is not None:

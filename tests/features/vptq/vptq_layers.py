@@ -16,7 +16,17 @@ from bitbench.features.vptq.layout import (
 
 # Main and residual entries: those of the kernel table, those of public models, and some that fill no index.
 codebook_sizes = st.sampled_from(
-    [(4096, 256), (4096, 512), (8192, 256), (8192, 512), (65536, 256), (65536, 4096), (4096, 0), (256, 0), (300, 33)]
+    [
+        (4096, 256),
+        (4096, 512),
+        (8192, 256),
+        (8192, 512),
+        (65536, 256),
+        (65536, 4096),
+        (4096, 0),
+        (256, 0),
+        (300, 33),
+    ]
 )
 
 
@@ -24,7 +34,9 @@ codebook_sizes = st.sampled_from(
 def layers(draw: st.DrawFn) -> VptqLayer:
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     groups = draw(st.integers(1, 3))
-    columns_per_group = draw(st.one_of(st.integers(1, 140), st.sampled_from([64, 128, 1024, 1025, 2100])))
+    columns_per_group = draw(
+        st.one_of(st.integers(1, 140), st.sampled_from([64, 128, 1024, 1025, 2100]))
+    )
     outlier_columns = draw(st.integers(0, 5))
     return make_layer(
         rng,
@@ -63,14 +75,20 @@ def make_layer(
     outliers = None
     if outlier_columns:
         places = (-(-out_features // outlier_vector), outlier_columns)
-        outliers = Outliers(normal(64, outlier_vector, spread=3.0), rng.integers(0, 64, places).astype(np.uint16))
+        outliers = Outliers(
+            normal(64, outlier_vector, spread=3.0), rng.integers(0, 64, places).astype(np.uint16)
+        )
     return VptqLayer(
         in_features=columns,
         out_features=out_features,
         centroids=normal(groups, entries, 8),
         indices=rng.integers(0, entries, shape).astype(np.uint16),
-        residual_centroids=normal(groups, residual_entries, 8, spread=0.3) if residual_entries else None,
-        residual_indices=rng.integers(0, residual_entries, shape).astype(np.uint16) if residual_entries else None,
+        residual_centroids=normal(groups, residual_entries, 8, spread=0.3)
+        if residual_entries
+        else None,
+        residual_indices=rng.integers(0, residual_entries, shape).astype(np.uint16)
+        if residual_entries
+        else None,
         outliers=outliers,
         permutation=rng.permutation(columns) if permuted else None,
         weight_scale=rng.uniform(0.5, 2.0, columns).astype(np.float32) if scaled else None,
@@ -120,7 +138,9 @@ def layout_tensors(layer: VptqLayer) -> dict[str, Tensor]:
     }
     if layer.outliers:
         found["outlier_centroids.weight"] = layer.outliers.centroids.reshape(1, -1)
-    stored: dict[str, Tensor] = {name: value.astype(np.float16) for name, value in found.items() if value is not None}
+    stored: dict[str, Tensor] = {
+        name: value.astype(np.float16) for name, value in found.items() if value is not None
+    }
     stored["indices"] = pack_layout_indices(layer.indices, layer.residual_indices, *bits)
     if layer.outliers:
         stored["outlier_indices"] = layer.outliers.indices[np.newaxis].view(np.int16)

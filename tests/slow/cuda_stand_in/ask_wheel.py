@@ -40,12 +40,18 @@ def schemes() -> dict[str, tuple[Any, Any, str]]:
     from compressed_tensors.quantization import QuantizationArgs
     from compressed_tensors.quantization.quant_scheme import PRESET_SCHEMES
 
-    def weights(bits: int, group: int | None = None, symmetric: bool = True, kind: str = "int") -> Any:
+    def weights(
+        bits: int, group: int | None = None, symmetric: bool = True, kind: str = "int"
+    ) -> Any:
         strategy = "group" if group else "channel"
-        return QuantizationArgs(num_bits=bits, type=kind, symmetric=symmetric, strategy=strategy, group_size=group)
+        return QuantizationArgs(
+            num_bits=bits, type=kind, symmetric=symmetric, strategy=strategy, group_size=group
+        )
 
     def per_token(kind: str) -> Any:
-        return QuantizationArgs(num_bits=8, type=kind, symmetric=True, strategy="token", dynamic=True)
+        return QuantizationArgs(
+            num_bits=8, type=kind, symmetric=True, strategy="token", dynamic=True
+        )
 
     asked = {
         "w8a8-int": (weights(8), per_token("int"), "int-quantized"),
@@ -66,7 +72,9 @@ def schemes() -> dict[str, tuple[Any, Any, str]]:
 def forget_what_was_said() -> None:
     """vLLM says some things once per process; each question shall hear them."""
     from vllm import logger
-    from vllm.model_executor.layers.quantization.compressed_tensors.schemes import compressed_tensors_wNa16
+    from vllm.model_executor.layers.quantization.compressed_tensors.schemes import (
+        compressed_tensors_wNa16,
+    )
 
     SAID.clear()
     for name in ("_print_info_once", "_print_warning_once", "_print_debug_once"):
@@ -78,12 +86,18 @@ def forget_what_was_said() -> None:
 
 def linear(weights: Any, activations: Any, form: str, dtype: Any) -> dict[str, Any]:
     import torch
-    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+    from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import (
+        CompressedTensorsConfig,
+    )
 
     def as_json(arguments: Any) -> Any:
         return None if arguments is None else json.loads(arguments.model_dump_json())
 
-    group = {"targets": ["Linear"], "weights": as_json(weights), "input_activations": as_json(activations)}
+    group = {
+        "targets": ["Linear"],
+        "weights": as_json(weights),
+        "input_activations": as_json(activations),
+    }
     config = CompressedTensorsConfig.from_config(
         {
             "quant_method": "compressed-tensors",
@@ -93,7 +107,9 @@ def linear(weights: Any, activations: Any, form: str, dtype: Any) -> dict[str, A
             "config_groups": {"group_0": group},
         }
     )
-    scheme = config._get_scheme_from_parts(weight_quant=weights, input_quant=activations, format=form, layer_name=LAYER)
+    scheme = config._get_scheme_from_parts(
+        weight_quant=weights, input_quant=activations, format=form, layer_name=LAYER
+    )
     config._check_scheme_supported(scheme.get_min_capability())
     layer = torch.nn.Module()
     layer.prefix = LAYER
@@ -116,7 +132,9 @@ def attention(kind: str, dtype: Any) -> None:
     from vllm.platforms import current_platform
     from vllm.v1.attention.selector import AttentionSelectorConfig
 
-    wanted = AttentionSelectorConfig(head_size=128, dtype=dtype, kv_cache_dtype=kind, block_size=None)
+    wanted = AttentionSelectorConfig(
+        head_size=128, dtype=dtype, kv_cache_dtype=kind, block_size=None
+    )
     current_platform.get_attn_backend_cls(None, wanted, num_heads=32)
 
 
@@ -124,13 +142,18 @@ def kernels(model: str) -> dict[str, Any]:
     import vllm.config
     import vllm.distributed.parallel_state as parallel
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, get_quantization_config
+    from vllm.model_executor.layers.quantization import (
+        QUANTIZATION_METHODS,
+        get_quantization_config,
+    )
     from vllm.platforms import current_platform
 
     capability = current_platform.get_device_capability()
     dtype = "bfloat16" if capability.major >= 8 else "float16"
     engine = AsyncEngineArgs(model=model, max_model_len=2048, dtype=dtype).create_engine_config()
-    logging.getLogger("vllm").addHandler(_Listener())  # not sooner: a configuration sets up the logger anew
+    logging.getLogger("vllm").addHandler(
+        _Listener()
+    )  # not sooner: a configuration sets up the logger anew
     parallel._TP = types.SimpleNamespace(world_size=1, rank_in_group=0, rank=0, local_rank=0)
     answer: dict[str, Any] = {"linear": {}, "attention": {}}
     with vllm.config.set_current_vllm_config(engine):
@@ -139,7 +162,11 @@ def kernels(model: str) -> dict[str, Any]:
             try:
                 found = linear(weights, activations, form, engine.model_config.dtype)
             except Exception as error:
-                found = {"scheme": None, "kernel": None, "refused": f"{type(error).__name__}: {error}"}
+                found = {
+                    "scheme": None,
+                    "kernel": None,
+                    "refused": f"{type(error).__name__}: {error}",
+                }
             answer["linear"][name] = {**found, "said": chosen()}
         for kind in KV_CACHES:
             forget_what_was_said()
@@ -155,7 +182,10 @@ def kernels(model: str) -> dict[str, Any]:
             least[method] = get_quantization_config(method).get_min_capability()
         except (ImportError, ValueError):  # its package is not in the lock
             continue
-    return {"by_capability": {f"{capability.major}.{capability.minor}": answer}, "min_capability": least}
+    return {
+        "by_capability": {f"{capability.major}.{capability.minor}": answer},
+        "min_capability": least,
+    }
 
 
 def chosen() -> list[str]:
@@ -191,7 +221,9 @@ def has_flashinfer() -> bool:
 def main() -> None:
     mode, model, answer = sys.argv[1:4]
     found = kernels(model) if mode == "kernels" else command(json.loads(sys.argv[4]))
-    Path(answer).write_text(json.dumps({**found, "has_flashinfer": has_flashinfer()}, indent=1), encoding="utf-8")
+    Path(answer).write_text(
+        json.dumps({**found, "has_flashinfer": has_flashinfer()}, indent=1), encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":
