@@ -4,10 +4,10 @@
 
     results = bitbench.run("study.yaml", into="out")
     results.summary.rankings                 # typed objects
-    results.points.to_pandas()                # figures with intervals; .to_arrow() needs no pandas
+    results.points.to_pandas()                # metrics with intervals; or .to_arrow()
     bitbench.compare("baseline", "out", fail_if=["output_throughput < -3%"]).exit_code
 
-Everything else in this package is an inner part that may change.
+Everything else in this package is internal and may change.
 """
 
 from importlib import import_module
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from bitbench.study.workload import Workload
     from bitbench.util.errors import BitbenchError
 
-# Looked up when they are first used: `import bitbench` costs no more than Python itself.
-_PLACES = {
+# Imported at the first use, so that `import bitbench` costs almost no time.
+_MODULES = {
     "BitbenchError": "bitbench.util.errors",
     "Comparison": "bitbench.analysis.results.comparison",
     "Plan": "bitbench.study.plan",
@@ -62,8 +62,8 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:  # type checkers do not know what features add
-    if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     if not name.startswith("_") and name in (offers := _offers()):
         return offers[name].load()
     raise AttributeError(f"module 'bitbench' has no attribute {name!r}")
@@ -74,7 +74,7 @@ def __dir__() -> list[str]:
 
 
 def _offers() -> "dict[str, Offer]":
-    """Names that features add, such as `bitbench.tune`."""
+    """Return the names that features add, such as `bitbench.tune`."""
     from bitbench.feature import offered
 
     return offered("python")

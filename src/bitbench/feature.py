@@ -1,11 +1,11 @@
-"""The port: what a feature adds to bitbench, and how it is found.
+"""The declaration of a feature: what it adds to bitbench, and how bitbench finds it.
 
-A feature is a folder below `bitbench/features` whose package has a `FEATURE`, or any package with an entry point in the
-group `bitbench.features` that names one. Both are treated alike. A feature is declared by names, "module:attribute"
-(".module:…" within its own package), which are imported when they are first used: `bitbench --help` imports no code of
-features.
+A feature is a folder below `bitbench/features` whose package has a `FEATURE`, or any package with
+an entry point to one in the group `bitbench.features`. Both are treated alike. A feature declares
+its parts as "module:attribute" (".module:…" within its own package). They are imported at the first
+use, so `bitbench --help` does not import the code of features.
 
-This module needs nothing but the standard library, since it is imported in the environments of workers, too.
+This module needs only the standard library, since the environments of workers import it too.
 """
 
 import pkgutil
@@ -25,18 +25,19 @@ Target = str  # "module:attribute"
 
 
 class ReportPlace(StrEnum):
-    """Where a part stands in the report of a study; parts of one place stand in the order of their names."""
+    """The section of a study's report that a part belongs to. Parts of one section are sorted by
+    name."""
 
     ANSWER = "answer"
     SPEED = "speed"
     MEMORY = "memory"
     QUALITY = "quality"
-    CAUSES = "causes"  # why it is as fast as it is
+    CAUSES = "causes"  # reasons for the speed
     CONDITIONS = "conditions"  # machines, starts, method
 
 
 class Panel(StrEnum):
-    """Where a command stands in `bitbench --help`, in this order."""
+    """The panel of a command in `bitbench --help`, in this order."""
 
     MEASURE = "Measure"
     DECIDE = "Decide"
@@ -47,47 +48,42 @@ class Panel(StrEnum):
 
 @dataclass(frozen=True)
 class Command:
-    """A command of its own; a feature adds no options to another command."""
+    """A command. A feature cannot add options to another command."""
 
     name: str
     run: Target  # a function that typer can call
-    help: str  # the line of `bitbench --help`; the same as the first line of its docstring
-    panel: Panel | None = (
-        None  # None: it is rare, and only named in the last line of `bitbench --help`
-    )
+    help: str  # its line in `bitbench --help`, equal to the first line of its docstring
+    panel: Panel | None = None  # None for a rare command, which only the last line of --help lists
     answer: Target | None = None  # the Record that it prints with --json
-    resumes: bool = False  # the same command again continues it
+    resumes: bool = False  # True if the same command resumes an interrupted one
 
 
 @dataclass(frozen=True)
 class ReportPart:
-    """Numbers of its own from the records of any study, and what a report says of them."""
+    """A feature's results from the records of a study, and their part of the report."""
 
-    name: str  # key of `StudySummary.parts`, and of the report's JSON
+    name: str  # key in `StudySummary.parts` and in the report's JSON
     place: ReportPlace
     type: Target  # the Record that `compute` returns
     compute: Target  # (StudyRecords) -> Record | None
     section: Target  # (Record, StudySummary) -> Section | None
-    sentences: Target | None = (
-        None  # (Record, StudySummary) -> Iterable[Words], for the answer at the top
-    )
-    lead: Target | None = (
-        None  # (Record, StudySummary) -> Lead | None: the answer where no speed was measured
-    )
+    # (Record, StudySummary) -> Iterable[Words], for the answer at the top.
+    sentences: Target | None = None
+    # (Record, StudySummary) -> Lead | None, the answer of a study without speed trials.
+    lead: Target | None = None
 
 
 @dataclass(frozen=True)
 class Feature:
+    """Everything that a feature adds to bitbench."""
+
     name: str
     commands: tuple[Command, ...] = ()
-    study_keys: Mapping[str, Target] = field(
-        default_factory=dict
-    )  # key of a study file: its StudySection
+    study_keys: Mapping[str, Target] = field(default_factory=dict)  # StudySection by key
     report_parts: tuple[ReportPart, ...] = ()
-    offers: Mapping[str, Mapping[str, Target]] = field(
-        default_factory=dict
-    )  # group: name: what ARCHITECTURE.md says
-    package: str = ""  # set when it is found
+    # Names by group, such as "executors". ARCHITECTURE.md lists the groups.
+    offers: Mapping[str, Mapping[str, Target]] = field(default_factory=dict)
+    package: str = ""  # set on discovery
 
     @property
     def is_built_in(self) -> bool:
@@ -96,70 +92,74 @@ class Feature:
 
 @dataclass(frozen=True)
 class Offer:
-    """A name that a feature gives, with the feature: to load it, or to say whose it is."""
+    """A target that a feature declares, with the feature."""
 
     feature: Feature
     target: Target
 
     def load(self) -> Any:
+        """Import the target and return it."""
         module, _, attribute = self.target.partition(":")
         return getattr(import_module(module, self.feature.package), attribute)
 
 
 @cache
 def features() -> Mapping[str, Feature]:
-    """All that are installed, by name: built-in ones first. One that cannot be imported is left out with a warning."""
-    found: dict[str, Feature] = {}
+    """Return all installed features by name, built-in ones first. A feature that cannot be imported
+    is skipped with a warning."""
+    by_name: dict[str, Feature] = {}
     for feature in (*_built_in(), *_installed()):
-        found.setdefault(feature.name, feature)
-    return found
+        by_name.setdefault(feature.name, feature)
+    return by_name
 
 
 def commands_of_features() -> dict[str, tuple[Command, Offer]]:
-    """Of all features, by name."""
-    return {
-        command.name: (command, Offer(feature, command.run))
-        for feature in features().values()
-        for command in feature.commands
-    }
+    """Return the commands of all features by name."""
+    commands: dict[str, tuple[Command, Offer]] = {}
+    for feature in features().values():
+        for command in feature.commands:
+            commands[command.name] = (command, Offer(feature, command.run))
+    return commands
 
 
 def study_keys_of_features() -> dict[str, Offer]:
-    """Keys of a study file that features read."""
-    return {
-        key: Offer(feature, target)
-        for feature in features().values()
-        for key, target in feature.study_keys.items()
-    }
+    """Return the keys of a study file that features read."""
+    keys: dict[str, Offer] = {}
+    for feature in features().values():
+        for key, target in feature.study_keys.items():
+            keys[key] = Offer(feature, target)
+    return keys
 
 
 def report_parts() -> list[tuple[ReportPart, Feature]]:
-    """In the order of a report."""
-    found = [(part, feature) for feature in features().values() for part in feature.report_parts]
-    return sorted(found, key=lambda pair: (list(ReportPlace).index(pair[0].place), pair[0].name))
+    """Return the report parts of all features, in the order of a report."""
+    parts = [(part, feature) for feature in features().values() for part in feature.report_parts]
+    return sorted(parts, key=lambda pair: (list(ReportPlace).index(pair[0].place), pair[0].name))
 
 
 def offered(group: str) -> dict[str, Offer]:
-    """All of a group, such as "executors", by name."""
-    return {
-        name: Offer(feature, target)
-        for feature in features().values()
-        for name, target in feature.offers.get(group, {}).items()
-    }
+    """Return everything that features offer in a group, such as "executors", by name."""
+    offers: dict[str, Offer] = {}
+    for feature in features().values():
+        for name, target in feature.offers.get(group, {}).items():
+            offers[name] = Offer(feature, target)
+    return offers
 
 
 def loaded_from_features(group: str) -> dict[str, Any]:
-    """What all names of a group lead to; what a third party's code raises is a warning."""
-    found: dict[str, Any] = {}
+    """Import everything that features offer in a group, and return it by name. An error in a third
+    party's code becomes a warning."""
+    objects: dict[str, Any] = {}
     for name, offer in offered(group).items():
         with feature_errors_as_warnings(offer.feature):
-            found[name] = offer.load()
-    return found
+            objects[name] = offer.load()
+    return objects
 
 
 @contextmanager
 def feature_errors_as_warnings(feature: Feature) -> Iterator[None]:
-    """Turn what a third party's code raises into a warning; what raises in a built-in feature is a bug of bitbench."""
+    """Turn errors of a third party's code into warnings. An error in a built-in feature is a bug of
+    bitbench and is raised."""
     try:
         yield
     except Exception as error:
@@ -171,7 +171,8 @@ def feature_errors_as_warnings(feature: Feature) -> Iterator[None]:
 
 
 def _built_in() -> Iterator[Feature]:
-    """Every folder that exists: deleting one takes its feature away, and nothing has to be edited."""
+    """Yield the feature of every existing folder. Deleting a folder removes its feature without an
+    edit elsewhere."""
     package = import_module(GROUP)
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
         yield from _of(f"{GROUP}.{module.name}", "FEATURE")

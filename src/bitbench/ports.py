@@ -1,4 +1,4 @@
-"""What a stage needs from another one, as protocols over domain types. Only `measure` joins them."""
+"""The protocols between stages, over domain types: what one stage needs from another."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,10 +39,10 @@ NO_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = MappingProxyType({})
 
 
 class Load(NamedTuple):
-    """What a workload has in flight at once."""
+    """The requests of a workload that are in flight at once."""
 
     requests: int
-    tokens: int  # of the longest of them, with its answer
+    tokens: int  # of the longest request, with its output
 
 
 @dataclass(frozen=True)
@@ -51,55 +51,51 @@ class Launch:
 
     setup: EngineSetup
     variant: Variant
-    python: Path | None  # interpreter of the engine's environment; None for an engine without one
+    python: Path | None  # interpreter of the engine's environment, None for an engine without one
     log_file: Path
     loads: tuple[Load, ...]  # one after the other
     seed: int
-    dtype: str | None = (
-        None  # what to compute in where the setup does not say; None: the adapter's default
-    )
-    top_tokens: int = (
-        0  # log-probabilities of so many tokens may be asked for at each place of a prompt
-    )
-    trace_folder: Path | None = (
-        None  # where operator traces shall go; None: this instance is not profiled
-    )
-    capability: Capability | None = (
-        None  # the least among the GPUs it sees; None: there are none, or it is unknown
-    )
+    dtype: str | None = None  # type to compute in, None for the setup's or the adapter's default
+    top_tokens: int = 0  # most log-probabilities per position of a prompt
+    trace_folder: Path | None = None  # for operator traces, None without a profile
+    capability: Capability | None = None  # lowest among the visible GPUs, None if unknown
 
     @property
     def context_tokens(self) -> int:
-        """Of the longest request that will come."""
+        """The tokens of the longest request that will come."""
         return max(load.tokens for load in self.loads)
 
     @property
     def concurrency(self) -> int:
-        """The most requests that will be in flight."""
+        """The largest number of requests that will be in flight."""
         return max(load.requests for load in self.loads)
 
     def context_with(self, margin: int) -> int:
-        """The same with some more tokens, but no more than the model takes."""
-        wanted = self.context_tokens + margin
-        return min(wanted, self.variant.facts.context_tokens or wanted)
+        """Return `context_tokens` plus a margin, but at most the context of the model."""
+        tokens = self.context_tokens + margin
+        return min(tokens, self.variant.facts.context_tokens or tokens)
 
     def cached_tokens(self, page: int, margin: int) -> int:
-        """Room in whole pages for every request of the largest load, with `margin` tokens for each but no more than the
-        model takes: none waits for another's cache."""
+        """Return the KV capacity, in whole pages, so that no request of the largest load waits.
+        Each request gets `margin` more tokens, but at most the context of the model."""
         longest = self.context_with(margin)
-        return max(
-            load.requests * ceil(min(load.tokens + margin, longest) / page) * page
-            for load in self.loads
-        )
+        sizes: list[int] = []
+        for load in self.loads:
+            pages = ceil(min(load.tokens + margin, longest) / page)
+            sizes.append(load.requests * pages * page)
+        return max(sizes)
 
     def required_python(self, engine: str) -> Path:
+        """Return the interpreter. Raise EngineEnvironmentError if there is none."""
         if self.python is None:
             raise EngineEnvironmentError(
-                f"{engine} needs its environment; create it with: bitbench env create {engine.lower()}"
+                f"{engine} needs its environment; "
+                f"create it with: bitbench env create {engine.lower()}"
             )
         return self.python
 
     def required_model(self, engine: str) -> Path:
+        """Return the path of the model. Raise ModelError if there is none."""
         if self.variant.path is None:
             raise ModelError(f"{engine} needs a model; add one under `models` in the study.")
         return self.variant.path
@@ -107,28 +103,26 @@ class Launch:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to send requests, OpenAI-style, and what this server wants to be told besides."""
+    """An OpenAI-compatible server, with the additional data that its requests need."""
 
     url: str  # "http://127.0.0.1:8123", without a path
     model: str
-    api_key: str = field(default="", repr=False)  # empty: none is sent
-    # Merged into each request's body; forces the output length in the server's own way.
+    api_key: str = field(default="", repr=False)  # empty if no key is sent
+    # Merged into each request's body. It forces the output length in the server's own way.
     extra_body: Mapping[str, Json] = field(default_factory=dict)
-    # A server that runs static batches is told in this header how many requests belong together.
+    # The header with the number of requests in a batch, for a server with static batches.
     batch_header: str | None = None
-    batch_size: int | None = (
-        None  # for that header; None: all requests that a workload has in flight
-    )
-    keeps_connections: bool = (
-        True  # False: it closes each after a stream, and a request that follows on it is lost
-    )
-    vocabulary: "Vocabulary | None" = None  # for an engine that runs no variant of ours
-    # What its GET /metrics calls the figures of `records.trial.EngineMetrics`; empty: it has none.
+    batch_size: int | None = None  # for that header, None for all requests in flight
+    # False if it closes a connection after a stream. A later request on it would be lost.
+    keeps_connections: bool = True
+    vocabulary: "Vocabulary | None" = None  # for an engine that does not run bitbench's variants
+    # The names in GET /metrics of the values in `records.trial.EngineMetrics`, empty without any.
     metrics: Mapping[str, str] = field(default_factory=dict)
 
 
 class InstanceFailed(Exception):
-    """An instance did not come up, or died. Becomes the outcome of its points; never reaches a person as is."""
+    """An instance that did not start, or that died. It becomes the outcome of its points, and is
+    never shown as an error."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.cause)
@@ -136,116 +130,113 @@ class InstanceFailed(Exception):
 
 
 class Instance(Protocol):
+    """A running engine with one variant."""
+
     @property
     def pid(self) -> int | None:
-        """Root of the process tree whose memory is this instance's; None where it is not on this machine."""
+        """The root of the process tree that counts as this instance's memory. None if it runs on
+        another machine."""
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
-        """Block until it answers; raises InstanceFailed."""
+        """Block until it answers, and return its address. Raise InstanceFailed."""
 
     def facts(self) -> InstanceFacts:
-        """What it says about itself, once ready."""
+        """Return what a ready instance reports about itself."""
 
     def failure(self) -> Failure | None:
-        """Why it died, read from its exit code and log, or who has its port; None while it lives and answers itself."""
+        """Return why it died, from its exit code and log, or that another process has its port.
+        Return None while it lives and answers."""
 
     def freeze(self) -> None:
-        """Take its processor time away while others are measured; it keeps its memory. Only where `can_freeze`."""
+        """Take its processor time away while others are measured. It keeps its memory. Call it only
+        if `can_freeze` returns True."""
 
     def thaw(self) -> None:
-        """Let it go on. Safe to call when it is not frozen."""
+        """Let it continue. Safe to call when it is not frozen."""
 
     def stop(self) -> None:
         """End it and everything it started, frozen or not. Safe to call twice."""
 
 
 class Engine(Protocol):
+    """An adapter that starts instances of one inference engine."""
+
     name: str
-    environment: (
-        str | None
-    )  # name of the environment that its instances run in on this machine; None: in none
-    # The environment that comes with it, for `bitbench env create`; None where it needs none, or runs in another's.
+    environment: str | None  # of its instances on this machine, None if they need none
+    # The environment that comes with it, for `bitbench env create`. None if it needs none, or runs
+    # in the environment of another engine.
     own_environment: Environment | None
     needs_model: bool
-    start_s: (
-        float  # a typical time to ready on two cores, for estimates before anything was measured
-    )
-    overhead_bytes: int  # typical memory beside the weights, likewise
-    scoring: (
-        Scoring | None
-    )  # how it gives log-probabilities of a text, for quality; None: it does not
-    scoring_reads_cache: bool  # whether they show what a quantized KV cache loses
-    # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
-    # `profiling.steps` reads them.
+    start_s: float  # typical time to ready on two cores, for estimates before any measurement
+    overhead_bytes: int  # typical memory in addition to the weights, for the same estimates
+    scoring: Scoring | None  # how it returns log-probabilities of a text, None if it does not
+    scoring_reads_cache: bool  # whether they include the loss of a quantized KV cache
+    # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and
+    # marks its steps in the trace.
     can_profile: bool
-    quick_args: Mapping[
-        str, Argument
-    ]  # of a setup for `bitbench quick`: what makes it start sooner
-    # What `kv_cache` of a study may be, each with the arguments that choose it; empty: there is nothing to choose.
+    quick_args: Mapping[str, Argument]  # arguments for a faster start, for `bitbench quick`
+    # The values of `kv_cache` in a study, each with the arguments that choose it.
     kv_cache_types: Mapping[str, Mapping[str, Argument]]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        """Why this point is meaningless or impossible, or None. Raises StudyFileError where the setup itself
-        is wrong, such as a mistyped argument: then the study does not run."""
+        """Return why this point is meaningless or impossible, or None. Raise StudyFileError if the
+        setup itself is wrong, such as a mistyped argument, so that the study does not run."""
 
     def can_freeze(self, setup: EngineSetup) -> bool:
-        """Whether an idle instance may be stopped by signals and go on later. Not one on several devices, whose
-        processes watch each other, nor one that runs elsewhere."""
+        """Return True if signals may stop an idle instance and continue it later. False on several
+        devices, whose processes watch each other, and for an instance on another machine."""
 
     def start(self, launch: Launch) -> Instance:
-        """Start without waiting."""
+        """Start an instance without waiting for it."""
 
 
 @runtime_checkable
 class Deployable(Protocol):
-    """An engine that people start by a command of its own; one that has none lacks this method."""
+    """An engine with a command that users start it by. Other engines lack this method."""
 
     def deployment(self, launch: Launch) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Variables and words of the command that serves what was measured, on the engine's usual port: by the Python
-        of the launch, else by what the PATH has."""
+        """Return the variables and words of the command that serves the measured variant on the
+        engine's usual port. It uses the Python of the launch, or else the PATH."""
 
 
 @runtime_checkable
 class Counting(Protocol):
-    """An engine whose servers say at GET /metrics what they count; one whose servers do not lacks this name."""
+    """An engine whose servers report counters at GET /metrics. Other engines lack this name."""
 
     metrics: Mapping[str, str]  # as `Endpoint.metrics`
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Which token ids a random prompt may hold."""
+    """The token ids that a random prompt may contain."""
 
     size: int
     excluded: tuple[int, ...] = ()
-    words: tuple[
-        int, ...
-    ] = ()  # ids that stand for ordinary words: only these, where they are known
+    words: tuple[int, ...] = ()  # ids of ordinary words, if known, a prompt contains only these
 
 
 @dataclass(frozen=True)
 class LoadJob:
-    """One trial as the load generator sees it."""
+    """A trial for the load generator."""
 
     endpoint: Endpoint
     workload: Workload
     vocabulary: Vocabulary
-    seed: tuple[int, ...]  # entropy: study, workload, block, trial; request numbers are added to it
+    seed: tuple[int, ...]  # study, workload, block, trial, request numbers are appended
     request_timeout_s: float
     stall_timeout_s: float
-    folder: Path = Path()  # what file names in the workload are relative to
-    objectives: tuple[Objective, ...] = ()  # that single requests are held to
-    rows_folder: Path | None = (
-        None  # where the rows of a long trial are written; None: among temporary files
-    )
-    go_on_after_failure: bool = (
-        False  # a study's trial with a failed request does not count, so it ends there
-    )
+    folder: Path = Path()  # base of relative file names in the workload
+    objectives: tuple[Objective, ...] = ()  # objectives of single requests
+    rows_folder: Path | None = None  # for the rows of a long trial, None for temporary files
+    # False for a study: a trial with a failed request does not count, so it ends early.
+    go_on_after_failure: bool = False
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    sums: "RequestSums"  # of the requests of all load processes
+    """The result of a trial's load."""
+
+    sums: "RequestSums"  # over the requests of all load processes
     rows: "RequestParts"
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
@@ -253,19 +244,22 @@ class LoadResult:
 
     @property
     def requests(self) -> "pa.Table":
-        """Their rows, with the columns of records.tables."""
+        """The rows of the requests, with the columns of `records.tables`."""
         return self.rows.read()
 
 
 class LoadClient(Protocol):
+    """A sender of requests."""
+
     def run(
         self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None
     ) -> LoadResult:
-        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes. Raises LoadError."""
+        """Block until the trial has ended, and return its result. Report progress a few times a
+        second. Raise LoadError."""
 
 
 class Observer(Protocol):
-    """Told what happens while a study runs; the command line draws it."""
+    """A receiver of the events of a running study, such as the display of the command line."""
 
     def study_started(self, plan: Plan, trials_done: int) -> None: ...
     def group_started(self, group: Group, remaining_s: float | None) -> None: ...

@@ -1,16 +1,19 @@
-"""Absolute figures: mean, spread over trials, and an interval on the scale of logarithms.
+"""Absolute metrics: a mean, the spread over trials, and an interval on the log scale.
 
-Student's t of one degree of freedom, of two starts, is 12.7. The configs of a workload vary about alike, relative to
-their speed, so each borrows from the variance S² that they share, as ratios do (`pairs`):
+Student's t for two starts, which have one degree of freedom, is 12.7. The configs of a workload
+vary about equally, relative to their speed. Each therefore uses the variance S² that they share, as
+ratios do (`pairs`):
 
     se² = max((d0·S² + (I − 1)·s²) / (d0 + I − 1) / I,  s² / I,  f),   df = d0 + I − 1
 
-s² is the variance of the log means of I starts, f the squared error by trials alone. The configs of a block also share
-the state of the machine, so C configs with ν degrees of freedom between them tell less of S² than ν. If ρ correlates
-the starts of a block, they are worth ν / (1 + (C − 1)·ρ²); few blocks cannot show that ρ is small, so it is taken to be
-one half at least. docs/statistics.md has the coverage in simulated studies.
+s² is the variance of the log means of I starts, and f the squared error by trials alone. The
+configs of a block also share the state of the machine, so C configs with ν degrees of freedom
+together say less about S² than ν. If ρ correlates the starts of a block, they are worth ν / (1 + (C
+− 1)·ρ²). Few blocks cannot show that ρ is small, so it is taken to be at least one half.
+docs/statistics.md has the coverage in simulated studies.
 
-Memory varies by what the engine allocates and hardly at all by chance: it has the range of its starts instead.
+Memory varies by what the engine allocates and hardly by chance. It has the range of its starts
+instead of an interval.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +37,7 @@ NOTHING_LENT = Pool(0.0, 0.0)
 
 
 def sample_of_trials(values: Iterable[tuple[TrialRecord, float]]) -> Sample | None:
-    """Summarize one figure of the trials of a point; None where no trial has it."""
+    """Summarize one metric over the trials of a point. Return None if no trial has it."""
     starts: dict[tuple[int, str], list[float]] = {}
     for trial, value in values:
         starts.setdefault((trial.block, trial.instance_id), []).append(value)
@@ -42,48 +45,56 @@ def sample_of_trials(values: Iterable[tuple[TrialRecord, float]]) -> Sample | No
 
 
 def absolute_estimates(samples: Samples, confidence: float) -> dict[Point, dict[str, Estimate]]:
-    """Estimate every figure of every point."""
-    found: dict[Point, dict[str, Estimate]] = {point: {} for point in samples}
+    """Estimate every metric of every point."""
+    by_point: dict[Point, dict[str, Estimate]] = {point: {} for point in samples}
     for metric in DEFINITIONS:
         for point, estimate in metric_estimates(samples, metric, confidence).items():
-            found[point][metric] = estimate
-    return found
+            by_point[point][metric] = estimate
+    return by_point
 
 
 def metric_estimates(samples: Samples, metric: str, confidence: float) -> dict[Point, Estimate]:
-    """Estimate one figure of every point that has it; the configs of a workload share its variance."""
-    known = {point: own[metric] for point, own in samples.items() if metric in own}
+    """Estimate one metric of every point that has it.
+
+    The configs of a workload share its variance.
+    """
+    estimates = {}
+    by_point = {
+        point: of_point[metric] for point, of_point in samples.items() if metric in of_point
+    }
     if DEFINITIONS[metric].unit == "bytes":
-        return {point: _range_of_starts(sample) for point, sample in known.items()}
+        for point, sample in by_point.items():
+            estimates[point] = _range_of_starts(sample)
+        return estimates
     by_workload: dict[str, list[Sample]] = {}
-    for point, sample in known.items():
+    for point, sample in by_point.items():
         by_workload.setdefault(point.workload, []).append(sample)
-    pools = {workload: pooled_variance(own) for workload, own in by_workload.items()}
-    found = {}
-    for point, sample in known.items():
-        own = pools[point.workload]
-        others = lent_by_other_workloads(
-            own, (pool for name, pool in pools.items() if name != point.workload)
-        )
-        found[point] = mean_interval(sample, confidence, own, others)
-    return found
+    pools = {workload: pooled_variance(group) for workload, group in by_workload.items()}
+    for point, sample in by_point.items():
+        others = lent_by_other_workloads(point.workload, pools)
+        estimates[point] = mean_interval(sample, confidence, pools[point.workload], others)
+    return estimates
 
 
 def pooled_variance(samples: Sequence[Sample]) -> Pool:
     """Pool the variance between starts over the configs of a workload."""
-    pools = [
-        Pool(own.variance, own.uncertainty.degrees_of_freedom) for own in samples if own.uncertainty
-    ]
+    pools = []
+    for sample in samples:
+        if sample.uncertainty:
+            pools.append(Pool(sample.variance, sample.uncertainty.degrees_of_freedom))
     pool = pool_variances(pools)
     correlation = max(LEAST_CORRELATION, _correlation_in_blocks(samples, pool.variance))
-    return Pool(
-        pool.variance, pool.degrees_of_freedom / (1 + max(len(pools) - 1, 0) * correlation**2)
-    )
+    shared = 1 + max(len(pools) - 1, 0) * correlation**2
+    return Pool(pool.variance, pool.degrees_of_freedom / shared)
 
 
 def _correlation_in_blocks(samples: Sequence[Sample], variance: float) -> float:
-    """Tell the correlation from how much less the differences within blocks vary than twice `variance`."""
-    squares, spare = 0.0, 0
+    """Return the correlation of the starts of a block.
+
+    It follows from how much less the differences within blocks vary than twice `variance`.
+    """
+    squares = 0.0
+    spare = 0
     for first, second in combinations(samples, 2):
         common = first.by_block.keys() & second.by_block.keys()
         if len(common) > 1:
@@ -96,43 +107,49 @@ def _correlation_in_blocks(samples: Sequence[Sample], variance: float) -> float:
 
 
 def mean_interval(
-    of: Sample, confidence: float, workload: Pool = NOTHING_LENT, others: Pool = NOTHING_LENT
+    sample: Sample, confidence: float, workload: Pool = NOTHING_LENT, others: Pool = NOTHING_LENT
 ) -> Estimate:
-    """Estimate a mean; without an interval where a single start, or too few of all configs, say nothing of it.
+    """Estimate a mean. It has no interval if there are too few starts of all configs.
 
-    `workload` has the variance of this sample in it, `others` does not.
+    The pool `workload` includes the variance of this sample, and `others` does not.
     """
-    known = _moderated(of, of.uncertainty, workload, others) if of.uncertainty else None
-    estimate = Estimate(value=of.mean, basis=_basis(of))
-    if known is None or known.degrees_of_freedom < LEAST_FREEDOM:
+    estimate = Estimate(value=sample.mean, basis=_basis(sample))
+    if sample.uncertainty is None:
         return estimate
-    reach = exp(known.half_width(confidence))
+    moderated = _moderated(sample, sample.uncertainty, workload, others)
+    if moderated.degrees_of_freedom < LEAST_FREEDOM:
+        return estimate
+    reach = exp(moderated.half_width(confidence))
     return estimate.model_copy(
-        update={"low": of.mean / reach, "high": of.mean * reach, "confidence": confidence}
+        update={"low": sample.mean / reach, "high": sample.mean * reach, "confidence": confidence}
     )
 
 
-def _moderated(of: Sample, own: Uncertainty, workload: Pool, others: Pool) -> Uncertainty:
-    from_workload = min(
-        LENDING_LIMIT, max(0.0, workload.degrees_of_freedom - own.degrees_of_freedom)
-    )
+def _moderated(
+    sample: Sample, uncertainty: Uncertainty, workload: Pool, others: Pool
+) -> Uncertainty:
+    """Return the uncertainty of a sample, with its variance pooled."""
+    freedom = uncertainty.degrees_of_freedom
+    from_workload = min(LENDING_LIMIT, max(0.0, workload.degrees_of_freedom - freedom))
     from_others = min(LENDING_LIMIT - from_workload, others.degrees_of_freedom)
     shared = pool_variances(
         [
             Pool(workload.variance, from_workload),
             Pool(others.variance, from_others),
-            Pool(of.variance, own.degrees_of_freedom),
+            Pool(sample.variance, freedom),
         ]
     )
-    squared = shared.variance / (own.degrees_of_freedom + 1)
-    return Uncertainty(max(squared**0.5, own.standard_error), shared.degrees_of_freedom)
+    squared = shared.variance / (freedom + 1)
+    return Uncertainty(max(squared**0.5, uncertainty.standard_error), shared.degrees_of_freedom)
 
 
-def _range_of_starts(of: Sample) -> Estimate:
-    """Estimate a size: its mean, and the lowest and highest of several starts."""
-    ends = {"low": of.lowest, "high": of.highest} if of.n_instances > 1 else {}
-    return Estimate(value=of.mean, kind="extremes", basis=_basis(of), **ends)
+def _range_of_starts(sample: Sample) -> Estimate:
+    """Estimate a size by its mean, and by the lowest and the highest of several starts."""
+    ends = {}
+    if sample.n_instances > 1:
+        ends = {"low": sample.lowest, "high": sample.highest}
+    return Estimate(value=sample.mean, kind="extremes", basis=_basis(sample), **ends)
 
 
-def _basis(of: Sample) -> Basis:
-    return Basis(starts=of.n_instances, trials=of.n_trials, trial_sd=of.trial_sd)
+def _basis(sample: Sample) -> Basis:
+    return Basis(starts=sample.n_instances, trials=sample.n_trials, trial_sd=sample.trial_sd)

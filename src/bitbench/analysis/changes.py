@@ -1,16 +1,17 @@
-"""One figure of a pair of points, before and after: its ratio, and whether it exceeds a limit such as
-`output_throughput < -3%`.
+"""The change of one metric between two points, and gates such as `output_throughput < -3%`.
 
-Several points may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
-chance that any of equal points is called broken stays below 1 − c. One start says nothing of the next one, and has no
-interval. Of a server that bitbench did not start no start is in question: it is judged by its trials, and what is found
-does not cover a restart. Quality is the perplexity of the same text on both sides, token by token, over windows.
+Several points may be tested at once, so each interval has the confidence 1 − (1 − c) / number
+(Bonferroni). The chance that any of equal points is called broken stays below 1 − c. One start says
+nothing about the next one, and has no interval. A server that bitbench did not start is judged by
+its trials, and its results do not cover a restart. Quality is the perplexity of the same text on
+both sides, token by token, over windows.
 """
 
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from math import exp, log
 
 from bitbench.analysis.absolute import Samples
@@ -32,20 +33,25 @@ from bitbench.study.plan import Config, Point
 from bitbench.util.errors import UsageError
 from bitbench.util.text import did_you_mean
 
-FEWEST_TRIALS = (
-    3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
-)
+# For a running server, on each side: as many as `bitbench load` makes of a point by default.
+FEWEST_TRIALS = 3
 
 
 @dataclass(frozen=True)
 class Pair:
+    """The two points that are compared."""
+
     before: Point
     after: Point
 
 
 @dataclass(frozen=True)
 class Change:
-    """`log_ratio`: after / before, where more is known than the two samples say by themselves."""
+    """One metric of a pair of points.
+
+    `log_ratio` is log(after / before) if more than the two samples determines it: a difference
+    within blocks, or a pooled variance.
+    """
 
     before: Sample
     after: Sample
@@ -53,13 +59,13 @@ class Change:
     unit: Replicate = Replicate.STARTS
 
     def ratio(self, confidence: float) -> Estimate | None:
-        """after / before; None where it is not defined."""
+        """Return after / before, or None if it is not defined."""
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)
         return unpaired_ratio(self.after, self.before, confidence)
 
     def why_undecidable(self, ratio: Estimate) -> str:
-        """Return why so few repetitions decide nothing, whatever their interval is; empty if they may."""
+        """Return why there are too few repetitions to decide anything, or an empty text."""
         if self.unit is Replicate.TRIALS:
             if min(self.before.n_trials, self.after.n_trials) < FEWEST_TRIALS:
                 return f"one side has fewer than {FEWEST_TRIALS} trials"
@@ -83,26 +89,29 @@ class QualityChange:
 
     @property
     def perplexities(self) -> tuple[Estimate, Estimate]:
-        """Return both without intervals: that of the ratio is paired, and much narrower."""
-        before, after = (
-            float(-window_means(side.window, side.logprob).mean())
-            for side in (self.before, self.after)
-        )
-        return Estimate(value=exp(before)), Estimate(value=exp(after))
+        """Return both without intervals: the interval of the ratio is paired, and much narrower."""
+        return _perplexity(self.before), _perplexity(self.after)
 
     def why_undecidable(self, ratio: Estimate) -> str:
+        """Return why there is too little text to decide anything, or an empty text."""
         return "" if ratio.interval else "too few windows of text for an interval"
+
+
+def _perplexity(scores: Scores) -> Estimate:
+    return Estimate(value=exp(float(-window_means(scores.window, scores.logprob).mean())))
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared."""
+    """Every metric of every pair of points.
+
+    `log_ratio` returns a ratio for a pair and a metric. Without it, the samples are compared.
+    """
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
-    running: frozenset[Config] = (
-        frozenset()
-    )  # bitbench did not start them: their trials are the repetitions
+    # Configs that bitbench did not start: their trials are the repetitions.
+    running: frozenset[Config] = frozenset()
     quality: Mapping[Pair, QualityChange | Unpaired] = field(default_factory=dict)
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
@@ -112,158 +121,162 @@ class Changes:
         return self.samples[1].get(pair.after, {}).get(metric)
 
     def find(self, pair: Pair, metric: str) -> Change | QualityChange | None:
-        """None where a side has no such figure."""
+        """Return the change of a metric, or None if a side does not have the metric."""
         if metric == PERPLEXITY:
-            found = self.quality.get(pair)
-            return found if isinstance(found, QualityChange) else None
-        before, after = self.before(pair, metric), self.after(pair, metric)
+            quality = self.quality.get(pair)
+            return quality if isinstance(quality, QualityChange) else None
+        before = self.before(pair, metric)
+        after = self.after(pair, metric)
         if before is None or after is None:
             return None
-        is_running = not self.running.isdisjoint((pair.before.config, pair.after.config))
-        return Change(
-            before,
-            after,
-            self.log_ratio(pair, metric) if self.log_ratio else None,
-            Replicate.TRIALS if is_running else Replicate.STARTS,
-        )
+        log_ratio = self.log_ratio(pair, metric) if self.log_ratio else None
+        if self.running.isdisjoint((pair.before.config, pair.after.config)):
+            return Change(before, after, log_ratio)
+        return Change(before, after, log_ratio, Replicate.TRIALS)
 
     def why_missing(self, pair: Pair, metric: str) -> str:
-        """Return why a pair has no such figure on both sides."""
-        if isinstance(lost := self.quality.get(pair), Unpaired):
+        """Return why a pair does not have a metric on both sides."""
+        lost = self.quality.get(pair)
+        if isinstance(lost, Unpaired):
             return lost.reason
-        return f"the {'candidate' if self.before(pair, metric) else 'baseline'} lacks this figure"
+        side = "candidate" if self.before(pair, metric) else "baseline"
+        return f"the {side} lacks this figure"
 
 
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
-    """Of the same points in two studies: nothing is paired, and the points of both lend each other degrees of freedom.
+    """Return the changes of the same points between two studies.
 
-    A point with one start on a side is undecided: the next start of the same thing may differ as much.
+    Nothing is paired, and the variances of all points of both studies are pooled. A point with one
+    start on a side is undecided: the next start of the same config may differ as much.
     """
-    lent = cache(lambda metric: _lent(before, after, metric))
+    pooled = cache(lambda metric: _lent(before, after, metric))
     samples = (samples_by_point(before), samples_by_point(after))
     return Changes(
         samples,
-        lambda pair, metric: lent(metric).get(pair.after),
+        lambda pair, metric: pooled(metric).get(pair.after),
         running=_running(before) | _running(after),
     )
 
 
-def changes_within(study: StudyRecords) -> Changes:
-    """Of configs of one study, from differences within its blocks, as its report has them.
+def changes_within(records: StudyRecords) -> Changes:
+    """Return the changes between configs of one study, from differences within its blocks.
 
-    Two that have no two blocks in common are compared by their samples alone.
+    The report of the study has the same ratios. Two configs with fewer than two common blocks are
+    compared by their samples alone.
     """
-    group_of = {
-        config: group for group in ranking_model_groups(study.plan) for config in group.configs
-    }
-    tables = cache(lambda metric, group: _tables(study, metric, group))
+    group_of: dict[Config, ModelGroup] = {}
+    for model_group in ranking_model_groups(records.plan):
+        group_of |= dict.fromkeys(model_group.configs, model_group)
+    tables = cache(lambda metric, group: _tables(records, metric, group))
 
     def log_ratio(pair: Pair, metric: str) -> LogRatio | None:
-        own, other = group_of[pair.after.config], group_of[pair.before.config]
-        return _within_blocks(tables(metric, own if own is other else None), pair, metric)
+        group = group_of[pair.after.config]
+        common = group if group is group_of[pair.before.config] else None
+        return _within_blocks(tables(metric, common), pair, metric)
 
-    samples = samples_by_point(study)
-    return Changes((samples, samples), log_ratio, running=_running(study))
-
-
-def _running(study: StudyRecords) -> frozenset[Config]:
-    return frozenset(config for config in study.plan.configs if study.was_running(config))
+    samples = samples_by_point(records)
+    return Changes((samples, samples), log_ratio, running=_running(records))
 
 
-def _tables(study: StudyRecords, metric: str, group: ModelGroup | None) -> dict[str, PairTable]:
-    """`group`: of whose model both configs are; None where they are of two."""
+def _running(records: StudyRecords) -> frozenset[Config]:
+    return frozenset(config for config in records.plan.configs if records.was_running(config))
+
+
+def _tables(records: StudyRecords, metric: str, group: ModelGroup | None) -> dict[str, PairTable]:
+    """Return the pairs of one model by workload, or the pairs of all models if `group` is None."""
     if not _varies(metric):
         return {}
     primary_metric = PrimaryMetric(metric, DEFINITIONS[metric].higher_is_better)
     if group is None:
-        return pairs_by_workload(study.trials, primary_metric, baseline_of(study.plan))
-    own = set(group.configs)
-    trials = [trial for trial in study.trials if trial.point.config in own]
+        return pairs_by_workload(records.trials, primary_metric, baseline_of(records.plan))
+    configs = set(group.configs)
+    trials = [trial for trial in records.trials if trial.point.config in configs]
     return pairs_by_workload(trials, primary_metric, group.baseline)
 
 
 def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
-    """A table has speeds; the ratio of times is the other way round."""
+    """Return log(after / before). A table has speeds, so a ratio of times is the inverse."""
     table = tables.get(pair.after.workload)
-    sides = (pair.after.config, pair.before.config)
-    return (
-        table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1]))
-        if table
-        else None
-    )
+    if table is None:
+        return None
+    if DEFINITIONS[metric].higher_is_better:
+        return table.between(pair.after.config, pair.before.config)
+    return table.between(pair.before.config, pair.after.config)
 
 
 def _varies(metric: str) -> bool:
-    """Speeds and times, whose noise is relative; memory hardly varies, and says nothing about other points."""
+    """Return True for speeds and times, whose noise is relative. Memory hardly varies."""
     return RECORDED[metric].source is FigureSource.ROWS
 
 
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Point, LogRatio]:
+    """Return log(after / before) of each point, with variances pooled over all points.
+
+    The result is empty for memory.
+    """
     if not _varies(metric):
         return {}
     return unpaired_ratios(_logs(before, metric), _logs(after, metric))
 
 
-def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
-    """Without the points that have a figure of 0: it has no logarithm."""
-    return {
-        point: [[log(value) for value in start] for start in starts]
-        for point, starts in sample_values_by_start(study, metric).items()
-        if all(value > 0 for start in starts for value in start)
-    }
+def _logs(records: StudyRecords, metric: str) -> dict[Point, Starts]:
+    """Return the log values by point and start, without points that have a value of 0."""
+    logs: dict[Point, Starts] = {}
+    for point, starts in sample_values_by_start(records, metric).items():
+        if all(value > 0 for value in chain.from_iterable(starts)):
+            logs[point] = [list(map(log, start)) for start in starts]
+    return logs
 
 
 def quality_pairs(
     sides: tuple[StudyRecords, StudyRecords], pairs: Iterable[tuple[Config, Config]]
 ) -> list[tuple[Config, Config]]:
-    """Return those that at least one side measured."""
-    before, after = (_scored(side) for side in sides)
-    return [(own, other) for own, other in dict.fromkeys(pairs) if own in before or other in after]
+    """Return the pairs whose quality at least one side measured."""
+    before = _scored(sides[0])
+    after = _scored(sides[1])
+    return [pair for pair in dict.fromkeys(pairs) if pair[0] in before or pair[1] in after]
 
 
 def quality_changes(
     sides: tuple[StudyRecords, StudyRecords], pairs: Iterable[tuple[Config, Config]]
 ) -> dict[Pair, QualityChange | Unpaired]:
-    """Return what of quality can be compared of each pair that a side measured, or why it cannot."""
-    found: dict[Pair, QualityChange | Unpaired] = {}
-    for pair in quality_pairs(sides, pairs):
-        points = [Point(config=config, workload=QUALITY) for config in pair]
-        found[Pair(*points)] = _quality_change(sides, pair, points[1])
-    return found
+    """Return the change of quality of each pair that a side measured, or why it has none."""
+    changes: dict[Pair, QualityChange | Unpaired] = {}
+    for before, after in quality_pairs(sides, pairs):
+        point = Point(config=after, workload=QUALITY)
+        pair = Pair(Point(config=before, workload=QUALITY), point)
+        changes[pair] = _quality_change(sides, (before, after), point)
+    return changes
 
 
 def _quality_change(
     sides: tuple[StudyRecords, StudyRecords], pair: tuple[Config, Config], point: Point
 ) -> QualityChange | Unpaired:
-    texts, scores = [], []
-    for side, config, is_candidate in zip(sides, pair, (False, True), strict=True):
-        record = _scored(side).get(config)
+    texts = []
+    scores = []
+    for records, config, is_candidate in zip(sides, pair, (False, True), strict=True):
+        record = _scored(records).get(config)
         if record is None or record.corpus is None:
-            return Unpaired(
-                point=point, reason=f"was not measured in {side.name}", was_lost=is_candidate
-            )
+            reason = f"was not measured in {records.name}"
+            return Unpaired(point=point, reason=reason, was_lost=is_candidate)
         texts.append(record.corpus.windows_hash)
-        scores.append(short_quality_scores(side, record))
+        scores.append(short_quality_scores(records, record))
         if not scores[-1].is_finite:
-            reason = f"has log-probabilities in {side.name} that are not finite"
+            reason = f"has log-probabilities in {records.name} that are not finite"
             return Unpaired(point=point, reason=reason, was_lost=False)
     if texts[0] != texts[1]:
-        return Unpaired(
-            point=point,
-            reason="was measured on another text, or with another tokenizer",
-            was_lost=False,
-        )
+        reason = "was measured on another text, or with another tokenizer"
+        return Unpaired(point=point, reason=reason, was_lost=False)
     return QualityChange(scores[0], scores[1])
 
 
-def _scored(side: StudyRecords) -> dict[Config, QualityRecord]:
-    """Return the measurements that left scored tokens."""
-    found = last_quality_by_config(side)
-    return {
-        config: record
-        for config, record in found.items()
-        if record.scores_file is not None and record.corpus
-    }
+def _scored(records: StudyRecords) -> dict[Config, QualityRecord]:
+    """Return the last measurements that left scored tokens."""
+    scored = {}
+    for config, record in last_quality_by_config(records).items():
+        if record.scores_file is not None and record.corpus:
+            scored[config] = record
+    return scored
 
 
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
@@ -271,7 +284,10 @@ _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)
 
 @dataclass(frozen=True)
 class GateCondition:
-    """Broken when the change of `metric`, relative to the baseline, is below (`<`) or above (`>`) `change`."""
+    """A limit on the change of a metric relative to the baseline.
+
+    It is broken if the change is below (`<`) or above (`>`) `change`.
+    """
 
     text: str
     metric: str
@@ -280,7 +296,7 @@ class GateCondition:
 
     @property
     def limit(self) -> float:
-        """As a ratio."""
+        """Return the limit of the ratio candidate / baseline."""
         return 1 + self.change
 
     def check(self, ratio: Estimate) -> Verdict:
@@ -301,30 +317,37 @@ class GateCondition:
 
 
 def metric_of_change(name: str) -> str:
-    """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
+    """Return the column of a metric that every trial records, or perplexity.
+
+    `name` may have any spelling of `study.metrics`. Raise UsageError for an unknown name.
+    """
     metric = find_metric(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
-        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY]
+        names = [*(recorded.name for recorded in RECORDED.values()), PERPLEXITY]
         raise UsageError(
-            f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}"
+            f"unknown figure {name}; {did_you_mean(name, names)}known are {', '.join(names)}"
         )
     return metric.column
 
 
 def gate_condition(text: str) -> GateCondition:
+    """Parse a condition such as `ttft > 5%`. Raise UsageError if it is not valid."""
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise UsageError(
-            f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"'
+            f"--fail-if {text!r} cannot be parsed; "
+            'write it as "output_throughput < -3%" or "ttft > 5%"'
         )
     name, sign, minus, amount, percent = match.groups()
     metric = metric_of_change(name)
-    if not percent and float(amount):
-        shown = [
-            f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))
-        ]
-        raise UsageError(f"--fail-if {text!r} needs a percent sign; write {' or '.join(shown)}")
-    change = float(amount) / 100 * (-1 if minus == "-" else 1)
+    value = float(amount)
+    if not percent and value:
+        start = f"{name} {sign} {minus}"
+        raise UsageError(
+            f"--fail-if {text!r} needs a percent sign; "
+            f'write "{start}{value:g}%" or "{start}{100 * value:g}%"'
+        )
+    change = -value / 100 if minus == "-" else value / 100
     if change <= -1:
         raise UsageError(f"--fail-if {text!r}: no figure can fall by 100 % or more")
     return GateCondition(" ".join(text.split()), metric, sign == "<", change)
@@ -335,11 +358,10 @@ def judge_gate(
     pair: Pair,
     change: Change | QualityChange,
     confidence: float,
-    asked: int,
+    tests: int,
 ) -> GateResult:
-    """`asked`: how many points and conditions are judged at once."""
-    single = 1 - (1 - confidence) / asked
-    ratio = change.ratio(single)
+    """Judge one condition on one pair. `tests` counts all conditions and points that are judged."""
+    ratio = change.ratio(1 - (1 - confidence) / tests)
     if ratio is None:
         return condition.result(
             pair, None, Verdict.INCONCLUSIVE, "a ratio of these means is not defined"
@@ -347,5 +369,6 @@ def judge_gate(
     verdict = condition.check(ratio)
     reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
     if lacking := change.why_undecidable(ratio):
-        verdict, reason = Verdict.INCONCLUSIVE, lacking
+        verdict = Verdict.INCONCLUSIVE
+        reason = lacking
     return condition.result(pair, ratio, verdict, reason).model_copy(update={"unit": change.unit})

@@ -1,8 +1,11 @@
-"""What the records of a study say of a config beside its figures: how it started, what it takes, what its engine
-counted, which kernels it chose, and what a setting of its engine changes."""
+"""The properties of a config in the records of a study, other than its metrics.
+
+These are its starts, its memory, its engine's counters and the kernels it chose, and which configs
+differ in a setting of their engine.
+"""
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import join
 from typing import TypeVar
@@ -28,21 +31,19 @@ from bitbench.study.workload import Workload
 
 
 class Source(Record):
-    """A file of the study folder, and which of its records; without ids: all of it."""
+    """A file of the study folder and the ids of its records. Without ids, it means all of them."""
 
     file: str
     ids: tuple[str, ...] = ()
 
 
 class PhaseSide(Record):
-    """One config in one phase. `cost` is what its stored form asks for."""
+    """One config in one phase. `cost` is what its stored form needs."""
 
     step: Estimate  # seconds
     cost: StepCost | None = None
-    loaded_cost: StepCost | None = (
-        None  # of weights that were expanded while they were loaded; else None
-    )
-    attainable: Attainable | None = None  # by `cost`; None where the machine's roof is not known
+    loaded_cost: StepCost | None = None  # of weights that were expanded during loading, else None
+    attainable: Attainable | None = None  # by `cost`; None if the machine's roofline is unknown
 
     @property
     def roof_share(self) -> float | None:
@@ -50,26 +51,28 @@ class PhaseSide(Record):
 
 
 class Side(Record):
-    """What a config is: how much it weighs, and which kernels its instances chose."""
+    """The properties of a config: the size of its weights, and the kernels its instances chose."""
 
     config: Config
     is_quantized: bool
-    # As its recipe leaves it; of what is compressed at load: as loaded; of what computes in float32: in that type.
+    # The size that the recipe produced. For weights compressed at load: the loaded size.
+    # For a model that computes in float32: the size in float32.
     stored_bytes: int | None
-    loaded_bytes: int | None  # as the engine says; None where it does not
+    loaded_bytes: int | None  # as the engine reports it, else None
     kernels: tuple[str, ...]
     path: KernelPath | None  # of most of its layers
     is_expanded: bool  # it was loaded as dense weights
     notes: tuple[str, ...]
     warnings: tuple[str, ...] = ()  # of the engine, about its own speed
-    kv_bytes_per_token: int | None = None  # as the engine says; None where it does not
+    kv_bytes_per_token: int | None = None  # as the engine reports it, else None
     engine: EngineSummary | None = None  # what it counted at this workload
     trials: Source
     instances: Source
 
 
-# Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even
-# with an embedding that stays as it is; rounding up to blocks and scales kept apart is a few per cent.
+# Weights that take this much more memory than their stored size were expanded. From 8 to 16 bits
+# the factor is 1.65, even if the embedding stays unchanged. Rounding up to blocks, and scales that
+# are stored separately, add only a few percent.
 EXPANDED = 1.25
 FLOAT32_BYTES = 4
 TRIALS = "trials.jsonl"
@@ -83,196 +86,246 @@ def summarize_config(
     instances: Sequence[InstanceRecord],
     trials: Sequence[TrialRecord],
 ) -> ConfigSummary:
-    """From all instances and trials of a study, what those of this config say."""
-    own = [record for record in instances if record.config == config]
-    ready = [record for record in own if record.outcome is Outcome.OK]
-    facts = [record.facts for record in own]
+    """Summarize one config from all instances and trials of a study."""
+    started = [record for record in instances if record.config == config]
+    ready = [record for record in started if record.outcome is Outcome.OK]
+    kernels: list[str] = []
+    kernel_choices = []
+    commands = []
+    notes: list[str] = []
+    for record in started:
+        facts = record.facts
+        kernels += facts.kernels
+        notes += facts.notes
+        if facts.kernel_choices:
+            kernel_choices.append(facts.kernel_choices)
+        if facts.command:
+            commands.append(join(without_secret_options(facts.command)))
     return ConfigSummary(
         config=config,
-        instances=len(own),
+        instances=len(started),
         instances_ready=len(ready),
-        ready_s=_spread_over_starts(record.ready_s for record in ready),
-        weight_load_s=_spread_over_starts(record.facts.weight_load_s for record in ready),
-        compile_s=_spread_over_starts(record.facts.compile_s for record in ready),
-        idle_memory_bytes=_spread_over_starts(record.memory.resident_bytes for record in ready),
+        ready_s=_spread_over_starts(ready, lambda record: record.ready_s),
+        weight_load_s=_spread_over_starts(ready, lambda record: record.facts.weight_load_s),
+        compile_s=_spread_over_starts(ready, lambda record: record.facts.compile_s),
+        idle_memory_bytes=_spread_over_starts(ready, lambda record: record.memory.resident_bytes),
         memory=_summarize_memory(config, variant, ready, trials),
-        engine_versions=_distinct(
-            known.engine_version for known in facts if known.engine_version is not None
-        ),
-        kernels=_distinct(kernel for known in facts for kernel in known.kernels),
-        kernel_choices=_distinct(known.kernel_choices for known in facts if known.kernel_choices),
-        commands=_distinct(
-            join(without_secret_options(known.command)) for known in facts if known.command
-        ),
-        prefix_caching=_distinct(
-            known.prefix_caching for known in facts if known.prefix_caching is not None
-        ),
-        notes=_distinct(note for known in facts for note in known.notes),
+        engine_versions=_distinct(record.facts.engine_version for record in started),
+        kernels=_distinct(kernels),
+        kernel_choices=_distinct(kernel_choices),
+        commands=_distinct(commands),
+        prefix_caching=_distinct(record.facts.prefix_caching for record in started),
+        notes=_distinct(notes),
         is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),
         random_weights=variant is not None and variant.facts.random_weights,
     )
 
 
 def summarize_failures(trials: Iterable[TrialRecord]) -> tuple[FailureGroup, ...]:
-    """The failures of one point, by cause. An instance that never was ready is a failed trial of each of its points."""
+    """Return the failures of one point, grouped by cause.
+
+    An instance that was never ready is a failed trial of each of its points.
+    """
     groups: dict[tuple[Outcome, str], tuple[Failure, list[str]]] = {}
     for trial in trials:
         if trial.outcome is Outcome.OK:
             continue
         cause = trial.cause or "no cause was recorded"
         failure = Failure(outcome=trial.outcome, cause=cause, log_lines=trial.log_lines)
-        groups.setdefault((trial.outcome, _NUMBER.sub("#", cause)), (failure, []))[1].append(
-            trial.id
-        )
+        key = (trial.outcome, _NUMBER.sub("#", cause))
+        _, ids = groups.setdefault(key, (failure, []))
+        ids.append(trial.id)
     return tuple(FailureGroup(failure=failure, ids=tuple(ids)) for failure, ids in groups.values())
 
 
-def _distinct(values: Iterable[T]) -> tuple[T, ...]:
-    return tuple(dict.fromkeys(values))
+def _distinct(values: Iterable[T | None]) -> tuple[T, ...]:
+    """Return the distinct values in their order, without None."""
+    return tuple(dict.fromkeys(value for value in values if value is not None))
 
 
 def _summarize_memory(
     config: Config,
     variant: Variant | None,
-    instances: Sequence[InstanceRecord],
+    ready: Sequence[InstanceRecord],
     trials: Iterable[TrialRecord],
 ) -> MemorySummary:
-    """`instances`: those of this config that came up. Memory counts where a trial was measured and is ok."""
-    facts = [record.facts for record in instances]
-    by_instance: dict[str, list[Memory]] = {}
+    """Summarize the memory of a config from its ready instances and its measured OK trials."""
+    by_instance: dict[str, list[Memory]] = defaultdict(list)
     for trial in trials:
-        if (
-            trial.point.config == config
-            and trial.kind == "measured"
-            and trial.outcome is Outcome.OK
-        ):
-            by_instance.setdefault(trial.instance_id, []).append(trial.memory)
+        is_measured = trial.kind == "measured" and trial.outcome is Outcome.OK
+        if is_measured and trial.point.config == config:
+            by_instance[trial.instance_id].append(trial.memory)
+    weight_bytes = variant.weight_bytes if variant else None
     return MemorySummary(
-        weight_bytes_stored=variant.weight_bytes if variant else None,
-        weight_bytes_loaded=_spread_over_starts(known.weight_bytes_loaded for known in facts),
+        weight_bytes_stored=weight_bytes,
+        weight_bytes_loaded=_spread_over_starts(
+            ready, lambda record: record.facts.weight_bytes_loaded
+        ),
         steady_bytes=_per_instance(by_instance, lambda memory: memory.resident_bytes, np.mean),
         peak_bytes=_per_instance(by_instance, lambda memory: memory.peak_bytes, max),
         device_steady_bytes=_per_instance(by_instance, lambda memory: memory.device_bytes, np.mean),
         device_peak_bytes=_per_instance(by_instance, lambda memory: memory.device_peak_bytes, max),
-        kv_cache_bytes=_spread_over_starts(known.kv_cache_bytes for known in facts),
-        kv_bytes_per_token=_spread_over_starts(known.kv_bytes_per_token for known in facts),
-        kv_cache_tokens=_spread_over_starts(known.kv_cache_tokens for known in facts),
+        kv_cache_bytes=_spread_over_starts(ready, lambda record: record.facts.kv_cache_bytes),
+        kv_bytes_per_token=_spread_over_starts(
+            ready, lambda record: record.facts.kv_bytes_per_token
+        ),
+        kv_cache_tokens=_spread_over_starts(ready, lambda record: record.facts.kv_cache_tokens),
     )
 
 
-def _spread_over_starts(values: Iterable[float | None]) -> Estimate | None:
-    known = [value for value in values if value is not None]
-    return (
-        Estimate(value=float(np.mean(known)), low=min(known), high=max(known), kind="extremes")
-        if known
-        else None
+def _spread_over_starts(
+    instances: Iterable[InstanceRecord], read: Callable[[InstanceRecord], float | None]
+) -> Estimate | None:
+    return _estimate_spread(map(read, instances))
+
+
+def _estimate_spread(values: Iterable[float | None]) -> Estimate | None:
+    """Return the mean and the extremes of the values, or None if all of them are None."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    return Estimate(
+        value=float(np.mean(numbers)), low=min(numbers), high=max(numbers), kind="extremes"
     )
 
 
 def _per_instance(
     by_instance: Mapping[str, Sequence[Memory]],
-    figure: Callable[[Memory], int | None],
+    read: Callable[[Memory], int | None],
     combine: Callable[[list[int]], float],
 ) -> Estimate | None:
-    known = (
-        [value for memory in memories if (value := figure(memory)) is not None]
-        for memories in by_instance.values()
-    )
-    return _spread_over_starts(combine(values) for values in known if values)
+    """Return the spread over instances of their combined values."""
+    combined = []
+    for memories in by_instance.values():
+        values = [value for value in map(read, memories) if value is not None]
+        if values:
+            combined.append(combine(values))
+    return _estimate_spread(combined)
 
 
 def summarize_engine(trials: Sequence[TrialRecord]) -> EngineSummary | None:
-    """Of trials that count; None where the engine offers no figures."""
-    known = [trial.engine_metrics for trial in trials if trial.engine_metrics is not None]
-    if not known:
+    """Summarize the engine's own metrics over trials that count. None if it has no such metrics."""
+    records = [trial.engine_metrics for trial in trials if trial.engine_metrics is not None]
+    if not records:
         return None
 
-    def values(figure: str) -> list[float]:
-        return [value for metrics in known if (value := getattr(metrics, figure)) is not None]
+    def collect(name: str) -> list[float]:
+        values = [getattr(record, name) for record in records]
+        return [value for value in values if value is not None]
 
-    def total(figure: str) -> float | None:
-        return sum(values(figure)) if values(figure) else None
+    def total(name: str) -> float | None:
+        values = collect(name)
+        return sum(values) if values else None
 
-    drafts, proposed, accepted = total("drafts"), total("draft_tokens"), total("accepted_tokens")
+    queue_times = collect("queue_s")
+    queue_s = float(np.mean(queue_times)) if queue_times else None
+    drafts = total("drafts")
+    proposed = total("draft_tokens")
+    accepted = total("accepted_tokens")
+    acceptance_length = None
+    if drafts and accepted is not None:
+        acceptance_length = 1 + accepted / drafts
+    acceptance_rate = None
+    if proposed and accepted is not None:
+        acceptance_rate = accepted / proposed
     return EngineSummary(
-        trials=len(known),
-        queue_s=float(np.mean(values("queue_s"))) if values("queue_s") else None,
-        waiting=max(values("waiting"), default=None),
+        trials=len(records),
+        queue_s=queue_s,
+        waiting=max(collect("waiting"), default=None),
         preemptions=total("preemptions"),
         cached_tokens=total("cached_tokens"),
-        kv_use=max(values("kv_use"), default=None),
-        acceptance_length=1 + accepted / drafts if drafts and accepted is not None else None,
-        acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
+        kv_use=max(collect("kv_use"), default=None),
+        acceptance_length=acceptance_length,
+        acceptance_rate=acceptance_rate,
     )
 
 
-def config_side(of: StudyRecords, config: Config, workload: Workload) -> Side:
-    point = Point(config=config, workload=workload.name)
-    trials = of.counted(point)
+def config_side(records: StudyRecords, config: Config, workload: Workload) -> Side:
+    """Return the properties of a config from the trials of one workload that count."""
+    trials = records.counted(Point(config=config, workload=workload.name))
     used = {trial.instance_id for trial in trials}
-    instances = [instance for instance in of.instances if instance.id in used]
-    variant = config_variant(of.plan, config)
-    facts = [instance.facts for instance in instances]
-    loaded = next((known.weight_bytes_loaded for known in facts if known.weight_bytes_loaded), None)
-    stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
-    if (
-        variant
-        and variant.is_dense
-        and _dtype(of.plan, config) == "float32"
-        and variant.facts.parameters
-    ):
-        stored = FLOAT32_BYTES * variant.facts.parameters
+    instances = [instance for instance in records.instances if instance.id in used]
+    kernels: list[str] = []
+    notes: list[str] = []
+    warnings: list[str] = []
+    loaded: int | None = None
+    kv_bytes_per_token: int | None = None
+    for instance in instances:
+        facts = instance.facts
+        kernels += facts.kernels
+        notes += facts.notes
+        warnings += facts.warnings
+        loaded = loaded or facts.weight_bytes_loaded or None
+        kv_bytes_per_token = kv_bytes_per_token or facts.kv_bytes_per_token or None
+    variant = config_variant(records.plan, config)
+    stored = _find_stored_bytes(records.plan, config, variant, loaded)
     path = _path(instances)
-    is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
+    is_expanded = False
+    if path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None:
+        is_expanded = loaded > EXPANDED * stored
     return Side(
         config=config,
         is_quantized=bool(variant and variant.form is not None and not variant.is_dense),
         stored_bytes=stored,
         loaded_bytes=loaded,
-        kernels=_distinct(kernel for known in facts for kernel in known.kernels),
+        kernels=_distinct(kernels),
         path=path,
-        is_expanded=is_expanded and (loaded or 0) > EXPANDED * (stored or 0),
-        notes=_distinct(note for known in facts for note in known.notes),
-        warnings=_distinct(warning for known in facts for warning in known.warnings),
-        kv_bytes_per_token=next(filter(None, (known.kv_bytes_per_token for known in facts)), None),
+        is_expanded=is_expanded,
+        notes=_distinct(notes),
+        warnings=_distinct(warnings),
+        kv_bytes_per_token=kv_bytes_per_token,
         engine=summarize_engine(trials),
         trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),
         instances=Source(file="instances.jsonl", ids=tuple(instance.id for instance in instances)),
     )
 
 
+def _find_stored_bytes(
+    plan: Plan, config: Config, variant: Variant | None, loaded: int | None
+) -> int | None:
+    if variant is None:
+        return None
+    if variant.is_dense and variant.facts.parameters and _dtype(plan, config) == "float32":
+        return FLOAT32_BYTES * variant.facts.parameters
+    return loaded if variant.at_load else variant.weight_bytes
+
+
 def _dtype(plan: Plan, config: Config) -> str | None:
-    """What it computes in, as the study or the plan says; None: the engine's default."""
-    named = plan.study.engine(config.engine).args.get("dtype")
-    return str(named) if named is not None else plan.chosen_dtypes.get(config)
+    """Return the type that a config computes in, or None for the engine's default."""
+    dtype = plan.study.engine(config.engine).args.get("dtype")
+    return str(dtype) if dtype is not None else plan.chosen_dtypes.get(config)
 
 
 def config_variant(plan: Plan, config: Config) -> Variant | None:
+    """Return the variant of a config, or None if the plan does not have it."""
     return next((variant for variant in plan.variants if variant.name == config.variant), None)
 
 
 def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
-    """Of most quantized layers; None where the engine does not say."""
+    """Return the kernel path of most quantized layers, or None if the engine does not report it."""
     counts: Counter[KernelPath] = Counter()
     for instance in instances:
         for choice in instance.facts.kernel_choices:
             if choice.path is not None:
                 counts[choice.path] += choice.layers or 1
     if len(counts) > 1:
-        del counts[KernelPath.DENSE]  # an output head that stays as it is
+        del counts[KernelPath.DENSE]  # an output head that stays unquantized
     return counts.most_common(1)[0][0] if counts else None
 
 
 def configs_with_other_settings(plan: Plan) -> list[Config]:
-    """The same under two names is no other setting."""
+    """Return the configs that a study runs with several settings of the same engine.
+
+    The same setting under two names counts once.
+    """
     setups = {setup.name: setup for setup in plan.study.engines}
-    known = [config for config in plan.configs if config.engine in setups]
-    settings: dict[tuple[str, str], set[str]] = {}
-    for config in known:
-        chosen = setups[config.engine].model_dump_json(exclude={"name"})
-        settings.setdefault((config.variant, setups[config.engine].engine), set()).add(chosen)
+    configs = [config for config in plan.configs if config.engine in setups]
+    settings: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for config in configs:
+        setup = setups[config.engine]
+        settings[config.variant, setup.engine].add(setup.model_dump_json(exclude={"name"}))
     return [
         config
-        for config in known
+        for config in configs
         if len(settings[config.variant, setups[config.engine].engine]) > 1
     ]

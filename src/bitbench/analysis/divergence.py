@@ -1,19 +1,21 @@
-"""How far a next-token distribution is from the baseline's, where each side told only its likeliest tokens.
+"""Bounds of the KL divergence from the baseline, if each side lists only its likeliest tokens.
 
-A token is *known* at a place if both sides told its probability: it is among the top K of both, or it is the token of
-the text. With p for the baseline's probabilities and q for the other's, and r for what the known tokens leave of 1:
+A token is *known* at a position if both sides listed its probability: it is among the top K of
+both, or it is the token of the text. Let p be the baseline's probabilities, q the other side's, and
+r the share of 1 that the known tokens leave:
 
-    KL(p ‖ q) = Σ over known tokens of p log(p/q)  +  r_p log(r_p/r_q)  +  r_p KL(rest of p ‖ rest of q)
+    KL(p ‖ q) = Σ over known tokens of p log(p/q)  +  r_p log(r_p/r_q)
+                +  r_p KL(rest of p ‖ rest of q)
 
-The first two terms are the **lower bound**: the last one is never negative (log-sum inequality). They are 0 for equal
-distributions and exact where all tokens are known.
+The first two terms are the **lower bound**, because the last one is never negative (log-sum
+inequality). They are 0 for equal distributions and exact if all tokens are known.
 
-**Upper bound.** Let log(p/q) of the tokens in the rest lie within a range of width w. Then the last divergence is at
-most w²/8 (Hoeffding's lemma), so the bound is the lower one + r_p w²/8. No server tells w. It is taken from the same
-place: the range of log(p/q) over the known tokens, and over those that only one side told, each at the end of what it
-can be (the other side's probability is at most that side's K-th). That is an assumption, and it holds with room to
-spare where changes of logits are spread alike over tokens: w²/8 is then several times their variance, of which the
-rest contributes half.
+**Upper bound.** Let log(p/q) of the tokens in the rest lie within a range of width w. Then the last
+divergence is at most w²/8 (Hoeffding's lemma), so the upper bound is the lower one + r_p w²/8. No
+server reports w. It is taken from the same position: the range of log(p/q) over the known tokens
+and over the tokens that only one side listed. For the latter, the other side's probability is at
+most its K-th. That is an assumption. It holds with a margin if changes of logits are spread evenly
+over tokens: w²/8 is then several times their variance, of which the rest contributes half.
 """
 
 from dataclasses import dataclass, fields
@@ -29,7 +31,8 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
 
-# Log-probabilities come in 32 bits: what is left of 1 after subtracting up to K of them is no better known than this.
+# Log-probabilities have 32 bits. The rest of 1 after subtracting up to K of them is not more
+# precise.
 LEAST_REST = 1e-6
 AT_ONCE = 1024  # tokens, each with K entries on both sides
 HOEFFDING = 8
@@ -37,7 +40,7 @@ HOEFFDING = 8
 
 @dataclass(frozen=True)
 class Scores:
-    """The rows of one config as arrays; tokens in the order of windows and positions."""
+    """The rows of one config as arrays, in the order of windows and positions."""
 
     window: Integers
     token: Integers
@@ -47,10 +50,11 @@ class Scores:
 
     @property
     def is_finite(self) -> bool:
+        """Return True if all log-probabilities are finite."""
         return bool(np.isfinite(self.logprob).all() and np.isfinite(self.top_logprobs).all())
 
     def among(self, windows: npt.ArrayLike) -> "Scores":
-        """Return the rows of these windows alone."""
+        """Return only the rows of these windows."""
         return self.part(np.isin(self.window, windows))
 
     def part(self, rows: slice | Booleans) -> "Scores":
@@ -59,7 +63,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Divergence:
-    """KL(baseline ‖ other) at each token, in nats, and the share of the baseline's probability that is known."""
+    """KL(baseline ‖ other) at each token, in nats, with the known share of the baseline's mass."""
 
     lower: Floats
     upper: Floats
@@ -70,6 +74,8 @@ class Divergence:
 
 
 def quality_scores(rows: pa.Table) -> Scores:
+    """Return the scored tokens of a table as arrays."""
+
     def matrix(name: str) -> npt.NDArray[np.generic]:
         flat: npt.NDArray[np.generic] = (
             rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
@@ -91,7 +97,7 @@ def divergence(baseline: Scores, other: Scores) -> Floats:
 
 
 def bound_divergence(baseline: Scores, other: Scores) -> Divergence:
-    """Return both bounds at each token; see the module's docstring."""
+    """Return both bounds at each token. See the module's docstring."""
     parts = []
     for first in range(0, len(baseline.token), AT_ONCE):
         rows = slice(first, first + AT_ONCE)
@@ -104,71 +110,75 @@ def bound_divergence(baseline: Scores, other: Scores) -> Divergence:
 
 
 def _bound_part(baseline: Scores, other: Scores) -> Divergence:
-    place = _find_tokens(baseline.top_tokens, other.top_tokens)
-    shared = place >= 0
+    index = _find_tokens(baseline.top_tokens, other.top_tokens)
+    shared = index >= 0
     log_p = baseline.top_logprobs
-    log_q = np.where(
-        shared, np.take_along_axis(other.top_logprobs, np.maximum(place, 0), axis=1), _least(other)
-    )
+    listed = np.take_along_axis(other.top_logprobs, np.maximum(index, 0), axis=1)
+    log_q = np.where(shared, listed, _least(other))
     p = np.where(shared, np.exp(log_p), 0.0)
     q = np.where(shared, np.exp(log_q), 0.0)
-    # The token of the text is known from both sides even where it is not among the top of both.
+    # Both sides know the token of the text, even if it is not among the top of both.
     is_alone = ~(shared & (baseline.top_tokens == baseline.token[:, np.newaxis])).any(axis=1)
-    own_p = np.where(is_alone, np.exp(baseline.logprob), 0.0)
-    own_q = np.where(is_alone, np.exp(other.logprob), 0.0)
+    text_p = np.where(is_alone, np.exp(baseline.logprob), 0.0)
+    text_q = np.where(is_alone, np.exp(other.logprob), 0.0)
     text_change = baseline.logprob - other.logprob
-    mass_p = p.sum(axis=1) + own_p
-    mass_q = q.sum(axis=1) + own_q
+    mass_p = p.sum(axis=1) + text_p
+    mass_q = q.sum(axis=1) + text_q
     rest_p = np.maximum(1.0 - mass_p, LEAST_REST)
     rest_q = np.maximum(1.0 - mass_q, LEAST_REST)
-    known = (p * (log_p - log_q)).sum(axis=1) + own_p * text_change
-    lower = np.maximum(known + rest_p * np.log(rest_p / rest_q), 0.0)  # below zero only by rounding
+    known_part = (p * (log_p - log_q)).sum(axis=1) + text_p * text_change
+    rest_part = rest_p * np.log(rest_p / rest_q)
+    lower = np.maximum(known_part + rest_part, 0.0)  # below zero only by rounding
     width = _change_range(baseline, other, log_p - log_q)
     upper = lower + rest_p * width**2 / HOEFFDING
     return Divergence(lower, upper, np.minimum(mass_p, 1.0))
 
 
 def _least(side: Scores) -> Floats:
-    """Return the most that a token can have which this side did not tell: the K-th log-probability of each place."""
+    """Return the K-th log-probability of each position: no unlisted token can have more."""
     return np.asarray(side.top_logprobs.min(axis=1, keepdims=True))
 
 
 def _change_range(baseline: Scores, other: Scores, changes: Floats) -> Floats:
-    """Return the width of the range of log(p/q) at each place; `changes` are those of the baseline's tokens."""
+    """Return the width of the range of log(p/q) at each position.
+
+    `changes` has log(p/q) of the baseline's tokens.
+    """
     text_change = (baseline.logprob - other.logprob)[:, np.newaxis]
-    is_told_by_both = _find_tokens(other.top_tokens, baseline.top_tokens) >= 0
-    of_other = np.where(is_told_by_both, text_change, _least(baseline) - other.top_logprobs)
+    is_shared = _find_tokens(other.top_tokens, baseline.top_tokens) >= 0
+    of_other = np.where(is_shared, text_change, _least(baseline) - other.top_logprobs)
     every = np.concatenate([changes, of_other, text_change], axis=1)
     return np.asarray(every.max(axis=1) - every.min(axis=1))
 
 
-def _find_tokens(wanted: Integers, told: Integers) -> Integers:
-    """Return the place in its row of `told` of each wanted token; -1 where it is not in it."""
-    order = np.argsort(told, axis=1)
-    span = max(int(wanted.max(initial=0)), int(told.max(initial=0))) + 1
-    row = np.arange(len(told))[:, np.newaxis] * span  # makes one sorted list of all rows
-    keys = (row + np.take_along_axis(told, order, axis=1)).ravel()
-    found = np.minimum(np.searchsorted(keys, (row + wanted).ravel()), len(keys) - 1)
-    place = np.where(keys[found] == (row + wanted).ravel(), order.ravel()[found], -1)
-    return np.asarray(place.reshape(wanted.shape))
+def _find_tokens(tokens: Integers, listed: Integers) -> Integers:
+    """Return the index of each token in its row of `listed`, or -1 if it is not listed."""
+    order = np.argsort(listed, axis=1)
+    span = max(int(tokens.max(initial=0)), int(listed.max(initial=0))) + 1
+    row = np.arange(len(listed))[:, np.newaxis] * span  # makes one sorted list of all rows
+    keys = (row + np.take_along_axis(listed, order, axis=1)).ravel()
+    targets = (row + tokens).ravel()
+    positions = np.minimum(np.searchsorted(keys, targets), len(keys) - 1)
+    index = np.where(keys[positions] == targets, order.ravel()[positions], -1)
+    return np.asarray(index.reshape(tokens.shape))
 
 
 def window_means(window: Integers, values: Floats) -> Floats:
     """Return the mean of each window in the rows.
 
-    Where all have the same number of tokens, the mean of these is the mean over tokens.
+    If all windows have the same number of tokens, the mean of these is the mean over tokens.
     """
-    _, place, counts = np.unique(window, return_inverse=True, return_counts=True)
-    return np.asarray(np.bincount(place, values) / counts)
+    _, index, counts = np.unique(window, return_inverse=True, return_counts=True)
+    return np.asarray(np.bincount(index, values) / counts)
 
 
 def divergence_interval(
     lower: Floats, upper: Floats, confidence: float, least_value: float = 0.0
 ) -> Estimate:
-    """Return the mean lower bound over windows, with an interval that covers what the missing mass may add.
+    """Return the mean lower bound over windows, with an interval that covers the missing mass.
 
-    It begins where that of the lower bound begins, at `least_value` or above, and ends where that of the upper bound
-    ends.
+    The interval begins with the interval of the lower bound, but not below `least_value`. It ends
+    with the interval of the upper bound.
     """
     least = mean_t_interval(lower.tolist(), confidence)
     most = mean_t_interval(upper.tolist(), confidence)
@@ -177,9 +187,12 @@ def divergence_interval(
     return least.model_copy(update={"low": max(least.low, least_value), "high": most.high})
 
 
-def lacks_mass(found: Estimate, limit: float) -> bool:
-    """Return whether an interval of `divergence_interval` holds a limit only for what the missing mass may add."""
-    if found.interval is None or found.interval.low <= 0.0:
+def lacks_mass(estimate: Estimate, limit: float) -> bool:
+    """Return True if a divergence exceeds a limit only by what the missing mass may add.
+
+    `estimate` is from `divergence_interval`.
+    """
+    if estimate.interval is None or estimate.interval.low <= 0.0:
         return False
-    high_of_known = 2 * found.value - found.interval.low  # Student's t is symmetric
-    return high_of_known <= limit < found.interval.high
+    high_of_known = 2 * estimate.value - estimate.interval.low  # Student's t is symmetric
+    return high_of_known <= limit < estimate.interval.high

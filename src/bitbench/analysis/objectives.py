@@ -1,16 +1,20 @@
-"""Whether objectives are met: by one trial, which is finite, and by everything that was measured of a point.
+"""Whether objectives are met: by one finite trial, and by all measurements of a point.
 
-A trial is finite, so a rate slightly beyond what a server can serve may keep its p99 within the limit until the trial
-ends. At (1 + ε) times the capacity the queue grows by ε requests for each one served, so a request that is planned t
-seconds after the start waits ε·t longer: after T seconds the p99 has grown by about ε·T. A limit that leaves d
-seconds above the unloaded time is passed only in a trial of T ≥ d / ε: for d = 200 ms and ε = 3 % that is 7 s, for d
-= 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than `GROWTH_LIMIT`
-seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A trial then needs
-to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
+A trial is finite. A rate slightly above a server's capacity may therefore keep its p99 within the
+limit until the trial ends. At (1 + ε) times the capacity, the queue grows by ε requests for each
+one served. A request that is planned t seconds after the start then waits ε·t longer, so after T
+seconds the p99 has grown by about ε·T. A limit of d seconds above the unloaded time is exceeded
+only in a trial of T ≥ d / ε. For d = 200 ms and ε = 3 % that is 7 s, for d = 5 s nearly three
+minutes.
 
-A percentile is that of the requests of all trials (`percentiles`), and is met only where its interval has an upper
-end. A mean is that of the trials. In either case the interval decides, never the figure alone, and one start decides
-nothing about the next. Of a server that bitbench did not start its trials decide.
+So the growth itself is checked too. A latency that rises by more than `GROWTH_LIMIT` seconds per
+second, and by more than its own noise explains, will exceed any limit in time. A trial then needs
+to be long compared with one request (`TRIAL_LATENCIES`) instead of d / ε.
+
+A percentile is over the requests of all trials (`analysis.requests`), and is met only if its
+interval has an upper end. A mean is over the trials. In either case the interval decides, never the
+value alone, and one start decides nothing about the next. A server that bitbench did not start is
+judged by its trials.
 """
 
 from collections.abc import Sequence
@@ -34,43 +38,46 @@ from bitbench.study.metrics import OBJECTIVES, Metric
 from bitbench.study.objective import Objective
 from bitbench.util.units import show_seconds
 
-# A queue fills and drains over about one latency at both ends of a trial, which bends the line that is fitted: with
-# 20 latencies per trial that is a tenth of it.
+# A queue fills and drains over about one latency at both ends of a trial, which bends the fitted
+# line. With 20 latencies per trial, that is a tenth of it.
 TRIAL_LATENCIES = 20
-# A third of the precision with which a rate is usually wanted: an overload of 3 % stands out threefold.
+# A third of the usual precision of a rate: an overload of 3 % stands out threefold.
 GROWTH_LIMIT = 0.01
-# The latencies of neighbours are not independent, means of eighths of a trial nearly are; six degrees of freedom stay.
+# The latencies of neighbors are not independent, but means of eighths of a trial nearly are. Six
+# degrees of freedom are left.
 SEGMENTS = 8
 GROWTH_CONFIDENCE = 0.95
 
 
 def judge_objectives(sums: RequestSums) -> ObjectiveResult | None:
-    """From the request rows of one trial alone. None without objectives."""
+    """Judge one trial by its own request rows. Return None without objectives."""
     objectives = sums.objectives
     if not objectives:
         return None
     slope, is_real = _growth(sums) or (None, False)
-    known = [objective for objective in objectives if _value(sums, objective) is not None]
-    missed, excess_s = _missed(sums, known)
+    measured = [objective for objective in objectives if _value(sums, objective) is not None]
+    unknown = [objective for objective in objectives if objective not in measured]
+    missed, excess_s = _missed(sums, measured)
     if sums.failed:
         missed = f"{sums.failed} of {sums.requests} requests failed"
     if missed is None and slope is not None and is_real and slope > GROWTH_LIMIT:
-        missed = f"the queue is growing (latency +{show_seconds(slope)} per second); the offered rate exceeds capacity"
-        excess_s = slope * sums.length("planned_s")
-    if missed is None and len(known) < len(objectives):
-        why_not = _unknown(
-            sums, next(objective for objective in objectives if objective not in known)
+        missed = (
+            f"the queue is growing (latency +{show_seconds(slope)} per second); "
+            "the offered rate exceeds capacity"
         )
-        return ObjectiveResult(holds=None, why_not=why_not, growth=slope)
+        excess_s = slope * sums.length("planned_s")
+    if missed is None and unknown:
+        return ObjectiveResult(holds=None, why_not=_unknown(sums, unknown[0]), growth=slope)
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
 def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
-    """Whether the server met its objectives; None where the trial is inconclusive.
+    """Return whether the server met its objectives, or None if the trial is inconclusive.
 
-    A client that was late adds to the times from a request's planned moment, so what held all the same did hold. It
-    may shorten the time per token, as it notices the first one late. What failed may be its own fault, unless it
-    failed by more than the client was late.
+    A late client adds to the times from a request's planned moment. An objective that was met in
+    spite of that was met. A late client may shorten the time per token, because it notices the
+    first token late. A miss may be the client's own fault, unless it is larger than the client's
+    delay.
     """
     nothing_seen = trial.outcome in (Outcome.DISTURBED, Outcome.LOST)
     if trial.kind != "measured" or trial.objectives is None or nothing_seen:
@@ -82,7 +89,8 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
         return trial.objectives.holds
     if trial.objectives.holds:
         return True if all(objective.metric != "tpot" for objective in objectives) else None
-    excess_s, client = trial.objectives.excess_s, trial.client
+    excess_s = trial.objectives.excess_s
+    client = trial.client
     if excess_s is None or client is None:
         return None
     return False if excess_s > client.send_lateness_p99_s + client.loop_lag_p99_s else None
@@ -93,17 +101,19 @@ def _value(sums: RequestSums, objective: Objective) -> float | None:
 
 
 def _missed(sums: RequestSums, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
-    """The objective that was missed by most, in a sentence, and by how many seconds. Each has a value."""
-    worst: tuple[str, float] | None = None
+    """Return a sentence about the objective with the largest miss, and the miss in seconds.
+
+    Each objective has a value.
+    """
+    message = None
+    most_s = 0.0
     for objective in objectives:
         value = _value(sums, objective) or 0.0
-        excess_s = value - objective.limit
-        if excess_s > (worst[1] if worst else 0.0):
-            worst = (
-                f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}",
-                excess_s,
-            )
-    return worst or (None, None)
+        if value - objective.limit > most_s:
+            most_s = value - objective.limit
+            limit = show_seconds(objective.limit)
+            message = f"{objective.name} is {show_seconds(value)}, limit {limit}"
+    return (message, most_s) if message else (None, None)
 
 
 TPOT_UNKNOWN = "answers came in one chunk, or in too few to tell when their tokens came"
@@ -116,14 +126,17 @@ def _unknown(sums: RequestSums, objective: Objective) -> str:
 
 
 def _growth(sums: RequestSums) -> tuple[float, bool] | None:
-    """Slope of the latency over the trial, and whether it is more than its own noise. None: too few requests."""
-    count, planned, latency = sums.course[
-        np.argsort(sums.course[:, 1] / sums.course[:, 0], kind="stable")
-    ].T
+    """Return the slope of the latency over the trial, and whether it exceeds its own noise.
+
+    Return None if there are too few requests.
+    """
+    order = np.argsort(sums.course[:, 1] / sums.course[:, 0], kind="stable")
+    count, planned, latency = sums.course[order].T
     median_s = sums.statistic("latency", "p50")
     if median_s is None:
         return None
-    # The server fills up during the first latencies, and a shared one slows down meanwhile: that is no queue.
+    # The server fills up during the first latencies, and a shared one slows down meanwhile. That is
+    # not a queue.
     begin_s = sums.first("planned_s") + min(median_s, sums.length("planned_s") / 3)
     filled = planned / count >= begin_s
     reached = np.cumsum(count[filled])
@@ -131,16 +144,15 @@ def _growth(sums: RequestSums) -> tuple[float, bool] | None:
         return None
     sizes = [part.size for part in np.array_split(np.arange(int(reached[-1])), SEGMENTS)]
     begins = np.searchsorted(reached, np.cumsum([0, *sizes[:-1]]), side="right")
-    counts, at, mean = (
-        np.add.reduceat(values[filled], begins) for values in (count, planned, latency)
-    )
-    at, mean = at / counts, mean / counts
-    centred = at - at.mean()
-    spread = float((centred**2).sum())
+    counts = np.add.reduceat(count[filled], begins)
+    time = np.add.reduceat(planned[filled], begins) / counts
+    mean = np.add.reduceat(latency[filled], begins) / counts
+    centered = time - time.mean()
+    spread = float((centered**2).sum())
     if spread == 0:
-        return None  # a batch: all at once, no course of time
-    slope = float((centred * mean).sum() / spread)
-    residual = mean - mean.mean() - slope * centred
+        return None  # a batch: all requests are planned at once
+    slope = float((centered * mean).sum() / spread)
+    residual = mean - mean.mean() - slope * centered
     error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
     return slope, slope > t_quantile(SEGMENTS - 2, GROWTH_CONFIDENCE) * error
 
@@ -152,80 +164,98 @@ ONE_START = "one start does not cover a restart"
 
 
 def judge_objective(objective: Objective, point: PointSummary) -> Finding:
+    """Judge one objective by all measurements of a point."""
     metric = OBJECTIVES[objective.name]
-    tail, mean = point.tails.get(metric.column), point.metrics.get(metric.column)
-    is_unknown = any(
-        run.outcome is Outcome.OK and run.holds is None and run.why_not for run in point.runs
-    )
-    if is_unknown and objective.metric == "tpot":
-        verdict, reason = Verdict.INCONCLUSIVE, TPOT_UNKNOWN
-        tail = mean = None
+    tail = point.tails.get(metric.column)
+    mean = point.metrics.get(metric.column)
+    estimate = tail or mean
+    if objective.metric == "tpot" and _has_unknown_trial(point):
+        estimate = None
+        verdict = Verdict.INCONCLUSIVE
+        reason = TPOT_UNKNOWN
     elif tail is not None:
         verdict = check_against_limit(tail, objective.limit)
         reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:
-        verdict, reason = judge_mean_objective(
-            mean, objective.limit, too_few=_too_few(metric, point)
-        )
+        too_few = _too_few(metric, point)
+        verdict, reason = judge_mean_objective(mean, objective.limit, too_few=too_few)
         if objective.statistic != "mean":
-            mean = mean.model_copy(update={"note": "per trial"})
-    elif any(run.holds is False and run.failed_requests for run in point.runs):
-        verdict, reason = Verdict.MISSED, "requests failed"
+            estimate = mean.model_copy(update={"note": "per trial"})
     else:
-        is_late = any(metric.moves_with in run.uncertain for run in point.runs)
-        verdict, reason = Verdict.INCONCLUSIVE, CLIENT_WAS_LATE if is_late else NOT_MEASURED
+        verdict, reason = _judge_missing(metric, point)
     return Finding(
         name=objective.name,
         unit="s",
         limit=objective.limit,
-        estimate=tail or mean,
+        estimate=estimate,
         verdict=verdict,
         reason=reason,
     )
 
 
+def _has_unknown_trial(point: PointSummary) -> bool:
+    """Return True if a complete trial does not show whether its objectives were met."""
+    return any(
+        run.outcome is Outcome.OK and run.holds is None and run.why_not for run in point.runs
+    )
+
+
+def _judge_missing(metric: Metric, point: PointSummary) -> tuple[Verdict, str]:
+    """Return the verdict and the reason for a metric without a value."""
+    if any(run.holds is False and run.failed_requests for run in point.runs):
+        return Verdict.MISSED, "requests failed"
+    if any(metric.moves_with in run.uncertain for run in point.runs):
+        return Verdict.INCONCLUSIVE, CLIENT_WAS_LATE
+    return Verdict.INCONCLUSIVE, NOT_MEASURED
+
+
 def judge_mean_objective(
-    known: Estimate | None, limit: float, *, too_few: str = ""
+    estimate: Estimate | None, limit: float, *, too_few: str = ""
 ) -> tuple[Verdict, str]:
-    """Of a mean over trials: the verdict, and why it is inconclusive. `too_few`: why a limit cannot be met by what was
-    kept; that it is missed can be seen, since what few requests say of a tail is too low."""
-    if known is None:
+    """Judge a mean over trials. The second item is the reason if the verdict is inconclusive.
+
+    `too_few` says why the recorded data cannot show that a limit is met. They can show that it is
+    missed, because few requests underestimate a tail.
+    """
+    if estimate is None:
         return Verdict.INCONCLUSIVE, NOT_MEASURED
-    if known.interval is None:
-        return (
-            Verdict.INCONCLUSIVE,
-            "too few starts for an interval" if known.covers_starts else ONE_START,
-        )
-    verdict = check_against_limit(known, limit)
+    if estimate.interval is None:
+        reason = "too few starts for an interval" if estimate.covers_starts else ONE_START
+        return Verdict.INCONCLUSIVE, reason
+    verdict = check_against_limit(estimate, limit)
     if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
         return verdict, ""
     return Verdict.INCONCLUSIVE, too_few or CONTAINS
 
 
-def _what_would_tell(found: PercentileEstimate) -> str:
-    if found.clusters < 2:
+def _what_would_tell(tail: PercentileEstimate) -> str:
+    """Return why an interval does not decide, and how many more events would."""
+    if tail.clusters < 2:
         return ONE_START
-    if found.high is not None:
+    if tail.high is not None:
         return CONTAINS
-    needed = events_needed_for_percentile(found.percent, found.clusters, found.confidence)
-    if found.events >= needed:
+    needed = events_needed_for_percentile(tail.percent, tail.clusters, tail.confidence)
+    if tail.events >= needed:
         return "starts or trials differ too much for an upper end; more of them would tell"
-    more = _rounded_up(needed - found.events)
-    return f"{found.events:,} {found.event.value} are too few for an upper end; about {more:,} more would tell"
+    more = _rounded_up(needed - tail.events)
+    return (
+        f"{tail.events:,} {tail.event.value} are too few for an upper end; "
+        f"about {more:,} more would tell"
+    )
 
 
 def _rounded_up(count: int) -> int:
-    """To two digits: it is a guess."""
+    """Return the number rounded up to two digits, since it is an estimate."""
     unit = int(10.0 ** max(len(str(count)) - 2, 0))
     return ceil(count / unit) * unit
 
 
 def _too_few(metric: Metric, point: PointSummary) -> str:
-    """Why percentiles of single trials do not show that a limit is met; empty where their requests are enough."""
+    """Return why percentiles of single trials do not show that a limit is met, or an empty text."""
     fewest = min((run.requests for run in point.runs if run.outcome is Outcome.OK), default=0)
     if fewest >= metric.needs:
         return ""
     return (
-        f"its requests were not kept, and the {metric.statistic} of a single trial means something from "
-        f"{metric.needs:,} requests on"
+        f"its requests were not kept, and the {metric.statistic} of a single trial means something "
+        f"from {metric.needs:,} requests on"
     )

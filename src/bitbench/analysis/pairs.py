@@ -1,23 +1,28 @@
-"""How much faster one config is than another: randomised blocks, with moderated variances of log speeds.
+"""How much faster one config is than another, from blocks with moderated variances of log speeds.
 
-A block contains one fresh start of each config, a round one trial of each. Where trials of a config follow each other
-instead of alternating, a round is the trial's place among those of its start that count. Configs of a block share the
-mood of the machine, so their difference is known better than either figure. Of each pair a block gives one number, the
+Blocks are randomized. A block contains one fresh start of each config, and a round one trial of
+each. If trials of a config follow each other instead of alternating, a round is the trial's index
+among the trials of its start that count. Configs of a block share the state of the machine, so
+their difference is more precise than either metric. A block gives one number for each pair: the
 mean over common rounds of the difference of log speeds:
 
-    m = mean of b such numbers,   s² = their variance,   f = squared standard error of m from the rounds alone
+    m = mean of b such numbers,   s² = their variance
+    f = squared standard error of m from the rounds alone
     se² = max((d·S² + (b − 1)·s²) / (d + b − 1) / b,  s² / b,  f),   df = d
 
-**Pooled variance.** Two or three blocks say little about s², so it is moderated by S², which is pooled over the pairs
-of the workload and has d degrees of freedom (as in limma; Smyth 2004). S² contains s², which therefore adds none of its
-own. s² / b is a floor for configs that vary more than the others, f for blocks that agree by luck.
+**Pooled variance.** Two or three blocks say little about s², so it is moderated by S². S² is pooled
+over the pairs of the workload and has d degrees of freedom (as in limma, Smyth 2004). S² contains
+s², which therefore adds no degrees of freedom of its own. s² / b is a floor for configs that vary
+more than the others, and f for blocks that agree by luck.
 
-**A noisy baseline.** All ratios to the baseline share its starts: where these vary more than those of the others, and
-looked even by luck, all of the ratios are wrong at once. So pairs with the baseline have a pool of their own. Its S² is
-a sum of two variances, the baseline's and the others', and has the degrees of freedom of such a sum (Welch, 1947).
+**A noisy baseline.** All ratios to the baseline share its starts. If these vary more than the
+starts of other configs and seemed even by luck, all of the ratios are wrong at once. So pairs with
+the baseline have a pool of their own. Its S² is a sum of two variances, the baseline's and the
+others', and has the degrees of freedom of such a sum (Welch, 1947).
 
-Workloads of a study do not lend to each other: they share the starts, and with them their luck. With six workloads half
-of the other five's degrees of freedom made false claims in 6 to 14 % of simulated studies.
+Workloads of a study do not share a pool: they share the starts, and with them their luck. With six
+workloads, half of the other five's degrees of freedom made false claims in 6 to 14 % of simulated
+studies.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,7 +43,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class TrialKey(NamedTuple):
-    """Which trial of a workload: of which config, in which block and round."""
+    """A trial of a workload: its config, block and round."""
 
     config: Config
     block: int
@@ -47,31 +52,27 @@ class TrialKey(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LogSpeeds:
-    """log(figure) where more is better, −log(figure) where less is: larger always means faster."""
+    """Log speeds: log(metric), or −log(metric) if less is better. Larger always means faster."""
 
     configs: tuple[Config, ...]
-    values: Floats  # config × block × round; NaN where there is no trial that counts
+    values: Floats  # config × block × round; NaN without a trial that counts
 
 
 def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bool) -> LogSpeeds:
-    """A figure that is missing or not positive has no logarithm, and is taken as missing."""
-    configs = tuple(dict.fromkeys(turn.config for turn in figures))
+    """Return the log speeds of a workload. A value that is not positive counts as missing.
+
+    Blocks and rounds that no config has take no space in the array.
+    """
+    blocks = sorted({turn.block for turn in figures})
+    rounds = sorted({turn.round for turn in figures})
+    configs = dict.fromkeys(turn.config for turn in figures)
+    rows = {config: row for row, config in enumerate(configs)}
+    values = np.full((len(rows), len(blocks), len(rounds)), np.nan)
     sign = 1.0 if higher_is_better else -1.0
-    return LogSpeeds(
-        configs,
-        _paired_values({turn: sign * _log(figure) for turn, figure in figures.items()}, configs),
-    )
-
-
-def _paired_values(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
-    """As an array of config × block × round; blocks and rounds that no config has take no place."""
-    row = {config: place for place, config in enumerate(configs)}
-    block = {number: place for place, number in enumerate(sorted({turn.block for turn in values}))}
-    round_ = {number: place for place, number in enumerate(sorted({turn.round for turn in values}))}
-    out = np.full((len(row), len(block), len(round_)), np.nan)
-    for turn, value in values.items():
-        out[row[turn.config], block[turn.block], round_[turn.round]] = value
-    return out
+    for turn, figure in figures.items():
+        position = rows[turn.config], blocks.index(turn.block), rounds.index(turn.round)
+        values[position] = sign * _log(figure)
+    return LogSpeeds(tuple(configs), values)
 
 
 def _log(figure: float | None) -> float:
@@ -80,8 +81,10 @@ def _log(figure: float | None) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class LogRatio:
-    """A ratio of two speeds as a difference of logarithms, so that B against A is A against B with the sign turned:
-    Student's t around `log_mean`."""
+    """A ratio of two speeds as a difference of logarithms, with Student's t around `log_mean`.
+
+    B against A is therefore A against B with the opposite sign.
+    """
 
     log_mean: float
     standard_error: float
@@ -89,13 +92,13 @@ class LogRatio:
 
     @cached_property
     def p_value(self) -> float:
-        """Two-sided, of equal speeds."""
+        """Return the two-sided p-value of equal speeds."""
         if self.standard_error == 0:
             return float(self.log_mean == 0)
         return t_p_value(self.degrees_of_freedom, self.log_mean / self.standard_error)
 
     def half_width(self, confidence: float) -> float:
-        """Of the interval, on the scale of logarithms."""
+        """Return the half width of the interval on the log scale."""
         return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
 
     def ratio(self, confidence: float) -> Estimate:
@@ -109,7 +112,8 @@ class LogRatio:
         )
 
 
-# Nothing varies quite alike, and what is lent drowns what a pair itself says of its variance.
+# Most degrees of freedom that may come from other configs. No two configs vary quite alike, and a
+# larger pool would hide the variance of the pair itself.
 LENDING_LIMIT = 6.0
 SHARE_OF_OTHER_WORKLOADS = 0.5
 
@@ -122,28 +126,31 @@ class Pool:
     degrees_of_freedom: float
 
 
-def lent_by_other_workloads(own: Pool, others: Iterable[Pool]) -> Pool:
-    """What they lend together to the workload whose variance is `own`."""
-    loans = [
-        Pool(
-            other.variance,
-            SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * _agreement(own, other),
-        )
-        for other in others
-    ]
-    return pool_variances(loans)
+def lent_by_other_workloads(workload: str, pools: Mapping[str, Pool]) -> Pool:
+    """Return the pool that the other workloads share with a workload.
+
+    A workload counts more the closer its variance is.
+    """
+    shared = []
+    for name, other in pools.items():
+        if name != workload:
+            agreement = _agreement(pools[workload], other)
+            freedom = SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * agreement
+            shared.append(Pool(other.variance, freedom))
+    return pool_variances(shared)
 
 
 def pool_variances(pools: Iterable[Pool]) -> Pool:
-    known = [pool for pool in pools if pool.degrees_of_freedom > 0]
-    total = sum(pool.degrees_of_freedom for pool in known)
+    """Return the mean variance, weighted by degrees of freedom, and the sum of these."""
+    pools = [pool for pool in pools if pool.degrees_of_freedom > 0]
+    total = sum(pool.degrees_of_freedom for pool in pools)
     if total == 0:
         return Pool(0.0, 0.0)
-    return Pool(sum(pool.variance * pool.degrees_of_freedom for pool in known) / total, total)
+    return Pool(sum(pool.variance * pool.degrees_of_freedom for pool in pools) / total, total)
 
 
-def _agreement(own: Pool, other: Pool) -> float:
-    smaller, larger = sorted((own.variance, other.variance))
+def _agreement(pool: Pool, other: Pool) -> float:
+    smaller, larger = sorted((pool.variance, other.variance))
     return (smaller / larger) ** 2 if larger > 0 else 1.0
 
 
@@ -156,11 +163,10 @@ class Contrasts:
 
     first: Places
     second: Places
-    by_block: Floats  # pair × block: difference of log speeds; NaN where the two did not meet
-    from_rounds: (
-        Floats  # variance of each of these by its rounds alone; NaN where it is of one round
-    )
-    rounds: Places  # of each of these
+    # pair × block each
+    by_block: Floats  # difference of log speeds; NaN if the two did not meet
+    from_rounds: Floats  # variance of the difference by its rounds alone; NaN for one round
+    rounds: Places  # number of common rounds
 
     def part(self, chosen: Flags) -> "Contrasts":
         return Contrasts(
@@ -172,78 +178,75 @@ class Contrasts:
         )
 
     def of(self, config: int) -> Flags:
+        """Return which pairs include a config, by its index."""
         return np.asarray((self.first == config) | (self.second == config))
 
     @cached_property
     def blocks(self) -> Places:
+        """Return the number of common blocks of each pair."""
         return np.asarray(np.isfinite(self.by_block).sum(1))
 
     @cached_property
     def variances(self) -> Floats:
-        """Of the differences of each pair, over its blocks."""
+        """Return the variance of each pair's differences over its blocks."""
         return np.asarray(np.nanvar(self.by_block, axis=1, ddof=1))
 
     @cached_property
     def pool(self) -> Pool:
-        """Of configs that vary alike: the degrees of freedom are those that are left when each config has a mean and
-        each block a shift."""
+        """Return the variance of configs that vary alike.
+
+        The degrees of freedom are those that are left after a mean of each config and a shift of
+        each block.
+        """
         if not self.blocks.size:
             return Pool(0.0, 0.0)
         weights = self.blocks - 1
         variance = float((self.variances * weights).sum() / weights.sum())
         there = np.isfinite(self.by_block)
-        spare = sum(
-            self._configs(there[:, block]) - 1
-            for block in range(there.shape[1])
-            if there[:, block].any()
-        )
-        return Pool(variance, spare - self._configs(np.any(there, axis=1)) + 1)
+        spare = 1 - self._configs(np.any(there, axis=1))
+        for met in there.T:
+            if met.any():
+                spare += self._configs(met) - 1
+        return Pool(variance, spare)
 
     def _configs(self, pairs: Flags) -> int:
         return np.union1d(self.first[pairs], self.second[pairs]).size
 
 
 def find_contrasts(speeds: LogSpeeds) -> Contrasts:
-    """All pairs with at least two blocks."""
+    """Return all pairs with at least two common blocks."""
     first, second = np.triu_indices(len(speeds.configs), 1)
-    found = _differences(speeds.values[first] - speeds.values[second])
-    every = Contrasts(first, second, found.means, found.variances, found.rounds)
-    return every.part(every.blocks > 1)
-
-
-class _Differences(NamedTuple):
-    """Of some pairs, by block."""
-
-    means: Floats
-    variances: Floats  # of these means
-    rounds: Places
-
-
-def _differences(by_round: Floats) -> _Differences:
-    """NaN where there is no round, or for the variance only one."""
+    by_round = speeds.values[first] - speeds.values[second]
     rounds = np.isfinite(by_round).sum(2)
     means = np.nansum(by_round, axis=2) / np.where(rounds > 0, rounds, np.nan)
     squares = np.nansum((by_round - means[:, :, np.newaxis]) ** 2, axis=2)
-    return _Differences(
-        means, squares / np.where(rounds > 1, (rounds - 1) * rounds, np.nan), rounds
-    )
+    variances = squares / np.where(rounds > 1, (rounds - 1) * rounds, np.nan)
+    contrasts = Contrasts(first, second, means, variances, rounds)
+    return contrasts.part(contrasts.blocks > 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedRatio(LogRatio):
-    """The speed of `first` / that of `second`: above 1 where `first` is faster, whatever the figure's own direction."""
+    """The speed of `first` divided by the speed of `second`.
+
+    It is above 1 if `first` is faster, whether the metric is better high or low.
+    """
 
     first: Config
     second: Config
     blocks: int
 
     def reversed(self) -> "PairedRatio":
+        """Return the ratio of `second` to `first`."""
         return replace(self, first=self.second, second=self.first, log_mean=-self.log_mean)
 
 
 @dataclass(frozen=True)
 class PairTable:
-    """All pairs of one workload that have two blocks in common; `configs` also names those without such a pair."""
+    """All pairs of one workload that have two blocks in common.
+
+    `configs` also has the configs without such a pair.
+    """
 
     configs: tuple[Config, ...]
     pairs: tuple[PairedRatio, ...]
@@ -253,17 +256,17 @@ class PairTable:
         return {(pair.first, pair.second): pair for pair in self.pairs}
 
     def between(self, first: Config, second: Config) -> PairedRatio | None:
-        """`first` / `second`, in whichever order the pair is kept."""
-        if (kept := self._by_name.get((first, second))) is not None:
-            return kept
-        turned = self._by_name.get((second, first))
-        return None if turned is None else turned.reversed()
+        """Return `first` / `second`, or None if they have no two common blocks."""
+        if (pair := self._by_name.get((first, second))) is not None:
+            return pair
+        inverse = self._by_name.get((second, first))
+        return None if inverse is None else inverse.reversed()
 
 
 def paired_ratios(
     study: Mapping[str, LogSpeeds], baseline: Config | None = None
 ) -> dict[str, PairTable]:
-    """The pairs of each workload of a study."""
+    """Return the pairs of each workload of a study."""
     tables = {}
     for workload, speeds in study.items():
         pairs: list[PairedRatio] = []
@@ -275,63 +278,73 @@ def paired_ratios(
 
 @dataclass(frozen=True)
 class _Family:
-    """Pairs that lend to each other."""
+    """Pairs that share a variance."""
 
     contrasts: Contrasts
     pool: Pool
 
 
 def _families(speeds: LogSpeeds, baseline: Config | None) -> tuple[_Family, _Family]:
-    """Of the pairs with the baseline, and of all others."""
-    found = find_contrasts(speeds)
-    place = speeds.configs.index(baseline) if baseline in speeds.configs else -1
-    with_baseline = found.of(place)
-    own, others = found.part(with_baseline), found.part(~with_baseline)
-    return _Family(own, _pool_of_baseline(own, others.pool)), _Family(others, others.pool)
+    """Return the pairs with the baseline, and all other pairs."""
+    contrasts = find_contrasts(speeds)
+    baseline_index = speeds.configs.index(baseline) if baseline in speeds.configs else -1
+    with_baseline = contrasts.of(baseline_index)
+    baseline_pairs = contrasts.part(with_baseline)
+    others = contrasts.part(~with_baseline)
+    baseline_pool = _pool_of_baseline(baseline_pairs, others.pool)
+    return _Family(baseline_pairs, baseline_pool), _Family(others, others.pool)
 
 
-def _pool_of_baseline(own: Contrasts, others: Pool) -> Pool:
-    """S² of its pairs is a sum of its own variance and that of the others, so that its degrees of freedom are those of
-    a sum. What of S² the others account for is known from their pairs."""
-    configs = own.blocks.size
+def _pool_of_baseline(pairs: Contrasts, others: Pool) -> Pool:
+    """Return the pool of the pairs with the baseline.
+
+    Their S² is the sum of the baseline's variance and the variance of the other configs, which is
+    known from the other pairs. The degrees of freedom are those of such a sum.
+    """
+    configs = pairs.blocks.size
     if not configs:
         return Pool(0.0, 0.0)
-    variance = own.pool.variance
-    blocks = float(own.blocks.max())
+    variance = pairs.pool.variance
+    blocks = float(pairs.blocks.max())
     of_others = min(others.variance / 2 * (configs - 1) / configs, variance)
     parts = (variance - of_others) ** 2 / (blocks - 1)
     if others.degrees_of_freedom:
         parts += of_others**2 / others.degrees_of_freedom
-    return Pool(variance, variance**2 / parts if parts else own.pool.degrees_of_freedom)
+    freedom = variance**2 / parts if parts else pairs.pool.degrees_of_freedom
+    return Pool(variance, freedom)
 
 
 def lent_degrees_of_freedom(configs: int, blocks: int) -> float:
-    """What a ratio to the baseline is lent by the other configs of its workload, where all of them vary alike and each
-    runs in every block."""
+    """Return the degrees of freedom that a ratio to the baseline gains from the other configs.
+
+    This assumes that all of them vary alike and that each runs in every block.
+    """
     others = configs - 1
-    known = (others + 1) ** 2 / others**2 + max(others - 1, 0) / others**2
-    return min(LENDING_LIMIT, (4 / known - 1) * (blocks - 1))
+    parts = (others + 1) ** 2 / others**2 + max(others - 1, 0) / others**2
+    return min(LENDING_LIMIT, (4 / parts - 1) * (blocks - 1))
 
 
-def _pairs(configs: tuple[Config, ...], own: _Family) -> list[PairedRatio]:
-    found = own.contrasts
-    means = np.nanmean(found.by_block, axis=1)
-    blocks = found.blocks
-    freedom = np.clip(own.pool.degrees_of_freedom, blocks - 1, blocks - 1 + LENDING_LIMIT)
-    moderated = (freedom * own.pool.variance + (blocks - 1) * found.variances) / (
+def _pairs(configs: tuple[Config, ...], family: _Family) -> list[PairedRatio]:
+    contrasts = family.contrasts
+    means = np.nanmean(contrasts.by_block, axis=1)
+    blocks = contrasts.blocks
+    freedom = np.clip(family.pool.degrees_of_freedom, blocks - 1, blocks - 1 + LENDING_LIMIT)
+    moderated = (freedom * family.pool.variance + (blocks - 1) * contrasts.variances) / (
         freedom + blocks - 1
     )
-    known = np.isfinite(found.from_rounds).sum(1)
-    from_rounds = np.nansum(found.from_rounds, axis=1) / np.maximum(known, 1)
-    squared = np.maximum(np.maximum(moderated, found.variances), from_rounds) / blocks
-    return [
-        PairedRatio(
-            first=configs[found.first[place]],
-            second=configs[found.second[place]],
-            log_mean=float(means[place]),
-            standard_error=sqrt(float(squared[place])),
-            degrees_of_freedom=float(freedom[place]),
-            blocks=int(blocks[place]),
+    with_rounds = np.isfinite(contrasts.from_rounds).sum(1)
+    from_rounds = np.nansum(contrasts.from_rounds, axis=1) / np.maximum(with_rounds, 1)
+    squared = np.maximum(np.maximum(moderated, contrasts.variances), from_rounds) / blocks
+    ratios = []
+    for index, log_mean in enumerate(means):
+        ratios.append(
+            PairedRatio(
+                first=configs[contrasts.first[index]],
+                second=configs[contrasts.second[index]],
+                log_mean=float(log_mean),
+                standard_error=sqrt(float(squared[index])),
+                degrees_of_freedom=float(freedom[index]),
+                blocks=int(blocks[index]),
+            )
         )
-        for place in range(len(means))
-    ]
+    return ratios

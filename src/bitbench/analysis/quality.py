@@ -1,9 +1,9 @@
-"""Perplexity, divergence from the baseline and agreement with it, from the log-probabilities that were stored.
+"""Perplexity, divergence from the baseline and agreement with it, from stored log-probabilities.
 
-Tokens of one window are not independent, so windows are the unit: a mean has the interval of Student's t over windows,
-the same ones on both sides. What a server did not tell of a distribution is in the interval of its divergence
-(`analysis.divergence`). Percentiles are over tokens and have no interval. Greedy answers are compared with the
-baseline's.
+Tokens of one window are not independent, so windows are the unit: a mean has the interval of
+Student's t over windows, and both sides have the same windows. The interval of a divergence
+includes the probability that a server did not list (`analysis.divergence`). Percentiles are over
+tokens and have no interval. Greedy answers are compared with the baseline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -47,13 +47,18 @@ from bitbench.study.study import EngineSetup, Study
 from bitbench.util.units import show_percent
 
 FIRST_STRETCH = 64  # tokens of a window, before stretches that double
-# The end of an answer is one piece over and over: at least so many times, and at least so many tokens in all. A list
-# with the same beginning of each line, or "ha ha ha", stays below.
+# An answer is repetitive if it ends in one piece that occurs at least so many times, with at least
+# so many tokens in all. A list with the same beginning of each line, or "ha ha ha", stays below.
 LEAST_REPEATS = 4
 LEAST_REPEATED_TOKENS = 16
 
-PERPLEXITY, RISE, KL, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "top1_agreement"
-KL_MEDIAN, KL_TAIL, KL_MASS = "kl_median", "kl_p99_9", "kl_mass"
+PERPLEXITY = "perplexity"
+RISE = "perplexity_rise"
+KL = "kl_mean"
+TOP1 = "top1_agreement"
+KL_MEDIAN = "kl_median"
+KL_TAIL = "kl_p99_9"
+KL_MASS = "kl_mass"
 PROBABILITY_CHANGE = "probability_change_rms"
 KEYS = (PERPLEXITY, RISE, KL, KL_MASS, KL_MEDIAN, KL_TAIL, PROBABILITY_CHANGE, TOP1)
 DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in KEYS}
@@ -62,25 +67,28 @@ DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in KEYS}
 def quality_estimates(
     scores: Scores, baseline: Scores | None, confidence: float
 ) -> dict[str, Estimate]:
-    """Return those of DEFINITIONS that can be said; ask before whether the scores are finite."""
+    """Return the metrics of DEFINITIONS that can be estimated. Without a baseline, only perplexity.
+
+    The scores must be finite.
+    """
 
     def over_windows(values: Floats, scale: Callable[[float], float] = float) -> Estimate:
         return mean_t_interval(window_means(scores.window, values).tolist(), confidence, scale)
 
-    found = {PERPLEXITY: over_windows(-scores.logprob, exp)}
+    estimates = {PERPLEXITY: over_windows(-scores.logprob, exp)}
     if baseline is None:
-        return found
+        return estimates
     bounds = bound_divergence(baseline, scores)
     agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
     squares = (np.exp(scores.logprob) - np.exp(baseline.logprob)) ** 2
-    found[RISE] = over_windows(baseline.logprob - scores.logprob, expm1)
-    found[KL] = _mean_divergence(scores.window, bounds, confidence)
-    found[KL_MASS] = Estimate(value=float(bounds.mass.mean()))
-    found[KL_MEDIAN] = Estimate(value=float(np.median(bounds.lower)))
-    found[KL_TAIL] = Estimate(value=float(np.quantile(bounds.lower, 0.999)))
-    found[PROBABILITY_CHANGE] = over_windows(squares, lambda square: sqrt(max(square, 0.0)))
-    found[TOP1] = over_windows(agrees, lambda value: min(max(value, 0.0), 1.0))
-    return found
+    estimates[RISE] = over_windows(baseline.logprob - scores.logprob, expm1)
+    estimates[KL] = _mean_divergence(scores.window, bounds, confidence)
+    estimates[KL_MASS] = Estimate(value=float(bounds.mass.mean()))
+    estimates[KL_MEDIAN] = Estimate(value=float(np.median(bounds.lower)))
+    estimates[KL_TAIL] = Estimate(value=float(np.quantile(bounds.lower, 0.999)))
+    estimates[PROBABILITY_CHANGE] = over_windows(squares, lambda square: sqrt(max(square, 0.0)))
+    estimates[TOP1] = over_windows(agrees, lambda value: min(max(value, 0.0), 1.0))
+    return estimates
 
 
 def _mean_divergence(window: Integers, bounds: Divergence, confidence: float) -> Estimate:
@@ -89,42 +97,43 @@ def _mean_divergence(window: Integers, bounds: Divergence, confidence: float) ->
     return divergence_interval(lower, upper, confidence)
 
 
-def short_quality_scores(of: StudyRecords, record: QualityRecord) -> Scores:
-    """Of the windows of `window_tokens`, which come first."""
-    found = quality_scores(of.scores_of(record))
-    return found.among(np.arange(record.corpus.windows)) if record.corpus else found
+def short_quality_scores(records: StudyRecords, record: QualityRecord) -> Scores:
+    """Return the scores of the windows of `window_tokens`, which come first in the file."""
+    scores = quality_scores(records.scores_of(record))
+    return scores.among(np.arange(record.corpus.windows)) if record.corpus else scores
 
 
 def _judge_quality_loss(
     estimates: Mapping[str, Estimate], quality: Quality
 ) -> tuple[QualityState, str]:
-    """Return whether the loss is certainly beyond what the study allows, certainly within it, or neither, and why."""
+    """Return whether the loss is certainly beyond the study's limits, within them, or neither.
+
+    The second item is the reason, empty if the loss is within the limits.
+    """
     limits = (
         (KL, quality.max_divergence, _nats),
         (RISE, quality.max_perplexity_rise, show_percent),
     )
     undecided = ""
     for name, limit, show in limits:
-        found = estimates[name]
-        verdict = check_against_limit(found, limit)
-        what = f"its {DEFINITIONS[name].name}"
-        if verdict is Verdict.MISSED and found.low is not None:
-            return (
-                QualityState.BEYOND,
-                f"{what} is at least {show(found.low)}, beyond the limit of {show(limit)}",
-            )
+        estimate = estimates[name]
+        verdict = check_against_limit(estimate, limit)
+        metric = f"its {DEFINITIONS[name].name}"
+        if verdict is Verdict.MISSED and estimate.low is not None:
+            low = show(estimate.low)
+            reason = f"{metric} is at least {low}, beyond the limit of {show(limit)}"
+            return QualityState.BEYOND, reason
         if verdict is Verdict.INCONCLUSIVE and not undecided:
-            lack = "probability mass" if name == KL and lacks_mass(found, limit) else "text"
-            undecided = (
-                f"not enough {lack} to tell: {what} {_range(found, show)} (limit {show(limit)})"
-            )
+            lack = "probability mass" if name == KL and lacks_mass(estimate, limit) else "text"
+            interval = f"{metric} {_range(estimate, show)} (limit {show(limit)})"
+            undecided = f"not enough {lack} to tell: {interval}"
     return (QualityState.UNDECIDED, undecided) if undecided else (QualityState.WITHIN, "")
 
 
-def _range(found: Estimate, show: Callable[[float], str]) -> str:
-    if found.interval is None:
-        return f"is {show(found.value)}, of one window"
-    return f"may be from {show(found.interval.low)} to {show(found.interval.high)}"
+def _range(estimate: Estimate, show: Callable[[float], str]) -> str:
+    if estimate.interval is None:
+        return f"is {show(estimate.value)}, of one window"
+    return f"may be from {show(estimate.interval.low)} to {show(estimate.interval.high)}"
 
 
 def _nats(value: float) -> str:
@@ -132,60 +141,65 @@ def _nats(value: float) -> str:
 
 
 def quality_baseline(config: Config, plan: Plan) -> Config | None:
-    """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
-    quantization on the same engine setup; else what the study names as its
-    baseline, where that is the same model there; None where the study has none.
+    """Return the config that `config` is compared with for quality, or None.
 
-    A quantized KV cache is no setup to be compared in, where the study has the same with a cache that is not: its loss
-    would be in both."""
-    chosen = study_baseline(plan)
+    1. The study's baseline, if the study compares engine settings and both have the same weights.
+    2. The unquantized model on the same setup, else on another setup that may be compared.
+    3. The baseline that the study names, if it is the same model.
+
+    A setup with a quantized KV cache is compared with one that has a full-precision cache, if the
+    study has it. Otherwise both sides would contain the loss.
+    """
+    baseline = study_baseline(plan)
+    if baseline not in plan.quality:
+        baseline = None
     if (
-        chosen
-        and chosen in plan.quality
-        and chosen in configs_with_other_settings(plan)
-        and _alike(config, chosen, plan)
+        baseline is not None
+        and baseline in configs_with_other_settings(plan)
+        and _alike(config, baseline, plan)
     ):
-        return chosen
-    wanted = plan.variant(config.variant).model
+        return baseline
+    model = plan.variant(config.variant).model
     setups = _with_whole_cache(config, plan)
-    dense = []
+    unquantized = []
     for other in plan.quality:
         variant = plan.variant(other.variant)
-        if variant.is_dense and other.engine in setups and variant.model == wanted:
-            dense.append(other)
-    is_compared = len(plan.quality) > 1 and chosen is not None and chosen in plan.quality
-    if not dense and plan.study.baseline and chosen and is_compared and chosen.engine in setups:
-        return chosen if plan.variant(chosen.variant).model == wanted else None
-    return next(
-        (other for other in dense if other.engine == config.engine), dense[0] if dense else None
-    )
+        if variant.is_dense and other.engine in setups and variant.model == model:
+            unquantized.append(other)
+    if unquantized:
+        same_setup = [other for other in unquantized if other.engine == config.engine]
+        return (same_setup or unquantized)[0]
+    if baseline is None or not plan.study.baseline or len(plan.quality) < 2:
+        return None
+    is_comparable = baseline.engine in setups and plan.variant(baseline.variant).model == model
+    return baseline if is_comparable else None
 
 
 def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
-    """Names of setups: those of the same engine with the same arguments and a KV cache that is not quantized, where
-    this one's is and the study has them; else its own."""
+    """Return the names of the setups that a config may be compared on.
+
+    For a quantized KV cache, these are the setups of the same engine and arguments without one, if
+    the study has them. Otherwise it is the config's own setup.
+    """
     if not has_quantized_cache(config, plan.study):
         return {config.engine}
-    measured = [
-        plan.study.engine(other.engine)
-        for other in plan.quality
-        if plan.variant(other.variant).is_dense
-    ]
-    own = _but_cache(plan.study.engine(config.engine))
-    whole = {
-        setup.name
-        for setup in measured
-        if not setup.has_quantized_cache and _but_cache(setup) == own
-    }
+    setup = _but_cache(plan.study.engine(config.engine))
+    whole = set()
+    for other in plan.quality:
+        if plan.variant(other.variant).is_dense:
+            candidate = plan.study.engine(other.engine)
+            if not candidate.has_quantized_cache and _but_cache(candidate) == setup:
+                whole.add(candidate.name)
     return whole or {config.engine}
 
 
 def has_quantized_cache(config: Config, study: Study) -> bool:
+    """Return True if the config's engine setup quantizes its KV cache."""
     return any(setup.name == config.engine and setup.has_quantized_cache for setup in study.engines)
 
 
 def loses_quality_by_cache(config: Config, baseline: Config | None, study: Study) -> bool:
-    """Whether nothing but a quantized KV cache tells a config from its baseline's weights."""
+    """Return True if a config differs from its baseline's weights only by a quantized KV cache."""
     if baseline is None or baseline == config or baseline.variant != config.variant:
         return False
     return has_quantized_cache(config, study)
@@ -196,68 +210,86 @@ def _but_cache(setup: EngineSetup) -> EngineSetup:
 
 
 def _alike(config: Config, other: Config, plan: Plan) -> bool:
-    engines = {plan.study.engine(each.engine).engine for each in (config, other)}
-    return config.variant == other.variant and len(engines) == 1
+    """Return True if both configs run the same variant on the same engine."""
+    engine = plan.study.engine(config.engine).engine
+    return config.variant == other.variant and engine == plan.study.engine(other.engine).engine
 
 
 def divergence_by_position(
     scores: Scores, baseline: Scores, confidence: float
 ) -> tuple[PositionDivergence, ...]:
-    """In stretches that double: from 1, 64, 128 … to the end of the longest window. One that few windows reach has
-    the wide interval of few."""
+    """Return the divergence in stretches that double, to the end of the longest window.
+
+    Stretches begin at 1, 64, 128 … A stretch that few windows reach has a wide interval.
+    """
     tokens = bound_divergence(baseline, scores)
     _, counts = np.unique(scores.window, return_counts=True)
     position = np.concatenate([np.arange(1, count + 1) for count in counts])
-    end, bounds = int(counts.max()) + 1, [1]
+    end = int(counts.max()) + 1
+    bounds = [1]
     while max(FIRST_STRETCH, 2 * bounds[-1]) < end:
         bounds.append(max(FIRST_STRETCH, 2 * bounds[-1]))
-    found = []
+    stretches = []
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
         mean = _mean_divergence(scores.window[inside], tokens.part(inside), confidence)
-        found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
-    return tuple(found)
+        stretches.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
+    return tuple(stretches)
 
 
-def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
-    """Each config whose quality was measured or tried, in the order of the plan."""
-    last = last_quality_by_config(of)
-    known = {config: last[config] for config in of.plan.quality if config in last}
-    read = cache(
-        lambda config: quality_scores(of.scores_of(last[config]))
-    )  # a baseline is asked for often
-    return adjust_task_p_values([_summarize(config, known, of.plan, read) for config in known])
+def summarize_quality(records: StudyRecords) -> tuple[ConfigQuality, ...]:
+    """Return each config whose quality was measured or tried, in the order of the plan."""
+    last = last_quality_by_config(records)
+    by_config = {config: last[config] for config in records.plan.quality if config in last}
+    # A baseline's scores are needed for many configs.
+    read = cache(lambda config: quality_scores(records.scores_of(last[config])))
+    return adjust_task_p_values(
+        [_summarize(config, by_config, records.plan, read) for config in by_config]
+    )
 
 
-def last_quality_by_config(of: StudyRecords) -> dict[Config, QualityRecord]:
-    """The last measurement of each config; that of a noise floor comes after it, and is another."""
-    return {record.config: record for record in of.quality if record.condition is Condition.ALONE}
+def last_quality_by_config(records: StudyRecords) -> dict[Config, QualityRecord]:
+    """Return the last measurement of each config, without measurements of a noise floor."""
+    return {
+        record.config: record for record in records.quality if record.condition is Condition.ALONE
+    }
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What a config loses to its baseline, and by whose records: how much less likely the text became, or, of the same
-    weights with a quantized KV cache, how far they diverge."""
+    """The loss of a config against its baseline in each window, with the records of both.
+
+    The loss is how much less likely the text became. For the same weights with a quantized KV
+    cache, it is the divergence.
+    """
 
     record: QualityRecord
     baseline: QualityRecord
     by_window: Floats  # nats per token
 
 
-def losses_of(config: Config, of: StudyRecords) -> Losses | None:
-    """None where it has no baseline but itself, or one of the two has no figures."""
-    last, other = last_quality_by_config(of), quality_baseline(config, of.plan)
-    own, base = last.get(config), last.get(other) if other else None
-    if own is None or base is None or own is base or not same_text(own, base):
+def losses_of(config: Config, records: StudyRecords) -> Losses | None:
+    """Return what a config loses to its baseline.
+
+    Return None if it has no baseline but itself, or if one of the two has no finite scores.
+    """
+    last = last_quality_by_config(records)
+    baseline = quality_baseline(config, records.plan)
+    record = last.get(config)
+    other = last.get(baseline) if baseline else None
+    if record is None or other is None or record is other or not same_text(record, other):
         return None
-    if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
+    if record.outcome is not Outcome.OK or other.outcome is not Outcome.OK:
         return None
-    scores, against = (short_quality_scores(of, record) for record in (own, base))
-    if not (scores.is_finite and against.is_finite):
+    scores = short_quality_scores(records, record)
+    other_scores = short_quality_scores(records, other)
+    if not (scores.is_finite and other_scores.is_finite):
         return None
-    by_cache = loses_quality_by_cache(own.config, base.config, of.study)
-    lost = divergence(against, scores) if by_cache else against.logprob - scores.logprob
-    return Losses(own, base, window_means(scores.window, lost))
+    if loses_quality_by_cache(record.config, other.config, records.study):
+        lost = divergence(other_scores, scores)
+    else:
+        lost = other_scores.logprob - scores.logprob
+    return Losses(record, other, window_means(scores.window, lost))
 
 
 def _summarize(
@@ -266,73 +298,84 @@ def _summarize(
     plan: Plan,
     read: Callable[[Config], Scores],
 ) -> ConfigQuality:
-    quality, record = plan.study.quality or Quality(), records[config]
+    quality = plan.study.quality or Quality()
+    confidence = plan.study.measure.confidence
+    record = records[config]
     baseline = quality_baseline(config, plan)
     other = records.get(baseline) if baseline else None
     if other is not None and (other.outcome is not Outcome.OK or not same_text(record, other)):
         other = None
-    known = ConfigQuality(
+    if other is None or other is record:
+        tasks = compare_tasks(record.tasks, (), record.task_answers, (), confidence)
+    else:
+        tasks = compare_tasks(
+            record.tasks, other.tasks, record.task_answers, other.task_answers, confidence
+        )
+    other_answers = other.answers if other else ()
+    windows = record.corpus.windows if record.corpus else 0
+    corpus = record.corpus.description if record.corpus else None
+    summary = ConfigQuality(
         config=config,
         baseline=baseline,
         outcome=record.outcome,
         cause=record.cause,
-        windows=record.corpus.windows if record.corpus else 0,
+        windows=windows,
         tokens=record.tokens,
         top_tokens=record.top_tokens,
-        corpus=record.corpus.description if record.corpus else None,
+        corpus=corpus,
         answers=len(record.answers),
-        equal_answers=count_equal_answers(record.answers, other.answers if other else ()),
+        equal_answers=count_equal_answers(record.answers, other_answers),
         looping_answers=sum(is_repetitive_answer(answer.tokens) for answer in record.answers),
-        tasks=compare_tasks(
-            record.tasks,
-            other.tasks if other and other is not record else (),
-            record.task_answers,
-            other.task_answers if other and other is not record else (),
-            plan.study.measure.confidence,
-        ),
+        tasks=tasks,
         needles=tuple(needles_of(record.task_answers)),
         task_failures=record.task_failures,
     )
     if record.outcome is not Outcome.OK:
-        return known
+        return summary
     scores = read(record.config)
     if not scores.is_finite:
-        places = int((~np.isfinite(scores.logprob)).sum())
-        reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are not finite"
-        return known.model_copy(update={"state": QualityState.BEYOND, "reason": reason})
-    against = read(other.config) if other else None
-    against = against if against and against.is_finite else None
-    confidence = plan.study.measure.confidence
-    short = np.arange(known.windows)
-    estimates = quality_estimates(
-        scores.among(short), against.among(short) if against else None, confidence
-    )
-    if against is None:
-        return known.model_copy(update={"estimates": estimates})
+        count = int((~np.isfinite(scores.logprob)).sum())
+        reason = f"{count or 'some'} of its {record.tokens:,} log-probabilities are not finite"
+        return summary.model_copy(update={"state": QualityState.BEYOND, "reason": reason})
+    short = np.arange(windows)
+    other_scores = read(other.config) if other else None
+    if other_scores is None or not other_scores.is_finite:
+        estimates = quality_estimates(scores.among(short), None, confidence)
+        return summary.model_copy(update={"estimates": estimates})
+    estimates = quality_estimates(scores.among(short), other_scores.among(short), confidence)
     state, reason = _judge_quality_loss(estimates, quality)
-    found: dict[str, object] = {"estimates": estimates}
+    update: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
     if other is not record and (is_setting or quality.lengths):
-        stretches = divergence_by_position(scores, against, confidence)
-        place = first_divergent_position(stretches, quality.max_divergence)
-        found["by_position"] = stretches
-        state, reason = _with_place(state, reason, place, quality)
-    return known.model_copy(update={**found, "state": state, "reason": reason or None})
+        stretches = divergence_by_position(scores, other_scores, confidence)
+        position = first_divergent_position(stretches, quality.max_divergence)
+        update["by_position"] = stretches
+        state, reason = _with_place(state, reason, position, quality)
+    return summary.model_copy(update={**update, "state": state, "reason": reason or None})
 
 
 def _with_place(
-    state: QualityState, reason: str, place: int | None, quality: Quality
+    state: QualityState, reason: str, position: int | None, quality: Quality
 ) -> tuple[QualityState, str]:
-    """Add the place of a text from which on it loses; what loses everywhere needs none."""
+    """Return the state and reason with the position of a text after which the config loses.
+
+    A config that loses from the first token on needs no position.
+    """
     is_beyond = state is QualityState.BEYOND
-    if place is None or (is_beyond and place == 1):
+    if position is None or (is_beyond and position == 1):
         return state, reason
-    where = f"its mean KL divergence exceeds {_nats(quality.max_divergence)} from token {place:,} of a text on"
-    return QualityState.BEYOND, f"{reason}; {where}" if is_beyond else where
+    loss = (
+        f"its mean KL divergence exceeds {_nats(quality.max_divergence)} "
+        f"from token {position:,} of a text on"
+    )
+    return QualityState.BEYOND, f"{reason}; {loss}" if is_beyond else loss
 
 
 def first_divergent_position(stretches: Sequence[PositionDivergence], limit: float) -> int | None:
-    """The first place from which on every stretch certainly exceeds the limit; None where the last one does not."""
+    """Return the first position after which every stretch certainly exceeds the limit.
+
+    Return None if the last stretch does not exceed it.
+    """
     first = None
     for stretch in reversed(stretches):
         if not stretch.divergence.is_above(limit):
@@ -341,26 +384,31 @@ def first_divergent_position(stretches: Sequence[PositionDivergence], limit: flo
     return first
 
 
-def same_text(own: QualityRecord, other: QualityRecord) -> bool:
-    return bool(
-        own.corpus and other.corpus and own.corpus.windows_hash == other.corpus.windows_hash
-    )
+def same_text(record: QualityRecord, other: QualityRecord) -> bool:
+    """Return True if both measurements scored the same windows of text."""
+    if not record.corpus or not other.corpus:
+        return False
+    return record.corpus.windows_hash == other.corpus.windows_hash
 
 
 def count_equal_answers(answers: Sequence[Answer], baseline: Sequence[Answer]) -> int | None:
-    """Return how many answers are the baseline's, token for token; None if there is nothing to compare with."""
+    """Return how many answers equal the baseline's, token for token.
+
+    Return None if there is nothing to compare with.
+    """
     others = {answer.prompt: answer.tokens for answer in baseline}
-    known = [answer for answer in answers if answer.prompt in others]
-    return sum(others[answer.prompt] == answer.tokens for answer in known) if known else None
+    common = [answer for answer in answers if answer.prompt in others]
+    if not common:
+        return None
+    return sum(others[answer.prompt] == answer.tokens for answer in common)
 
 
 def is_repetitive_answer(tokens: Sequence[int]) -> bool:
+    """Return True if an answer ends in one piece that repeats."""
     for length in range(1, len(tokens) // LEAST_REPEATS + 1):
-        period = list(tokens[len(tokens) - length :])
         times = max(LEAST_REPEATS, -(-LEAST_REPEATED_TOKENS // length))
-        if (
-            times * length <= len(tokens)
-            and list(tokens[len(tokens) - times * length :]) == period * times
-        ):
+        repeated = list(tokens[len(tokens) - length :]) * times
+        start = len(tokens) - len(repeated)
+        if start >= 0 and list(tokens[start:]) == repeated:
             return True
     return False

@@ -1,10 +1,12 @@
-"""Who is compared with whom, and the ranks that follow.
+"""Which configs are compared with each other, and the ranks that follow.
 
-A small model is faster than a large one, and no finding.
+Models are not compared with each other: a small model is faster than a large one, which is not a
+finding.
 
-A config's rank is a range: from one more than the number that are significantly better to the number of all less
-those that are significantly worse. A config with a single start has none: the next start may differ as much as two
-configs do. Claims come from differences within blocks (`sequential_standing`).
+A config's rank is a range. It begins at one more than the number of configs that are significantly
+better. It ends at the number of all configs less those that are significantly worse. A config with
+a single start has no rank: the next start may differ as much as two configs do. Claims come from
+differences within blocks (`sequential_standing`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +32,7 @@ from bitbench.study.plan import Config, Plan
 
 @dataclass(frozen=True, eq=False)  # a key by identity: plans are large
 class ModelGroup:
-    """One model of a study: `plan` has its configs alone, `baseline` is what they are compared with."""
+    """One model of a study. `plan` has only its configs, which are compared with `baseline`."""
 
     model: str
     plan: Plan
@@ -38,52 +40,58 @@ class ModelGroup:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Those that were refused as well."""
+        """Return all configs of the model, including those that were refused."""
         return self.plan.asked
 
     def standing(
         self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
     ) -> SequentialAnalysis:
-        """`trials`, `others`: all of the study, since its time is what all of them took."""
+        """Return the analysis of this model from all records of the study, which share its time."""
         return sequential_standing(
             self.plan, trials, others, primary_metric_of(self.plan), self.baseline
         )
 
 
 def ranking_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
-    """In the order of the study."""
+    """Return the models of a study in its order."""
     chosen = baseline_of(plan)
-    fields = []
+    groups = []
     for model in plan.models:
-        own = plan.of_model(model)
-        fields.append(ModelGroup(model, own, _baseline(plan, own, chosen) if chosen else None))
-    return tuple(fields)
+        model_plan = plan.of_model(model)
+        baseline = _baseline(plan, model_plan, chosen) if chosen else None
+        groups.append(ModelGroup(model, model_plan, baseline))
+    return tuple(groups)
 
 
 def baselines_of(plan: Plan) -> dict[Config, Config]:
-    """Of each config, the one of its model."""
-    groups = ranking_model_groups(plan)
-    return {
-        config: group.baseline for group in groups if group.baseline for config in group.configs
-    }
+    """Return the baseline of each config, which is the baseline of its model."""
+    baselines: dict[Config, Config] = {}
+    for group in ranking_model_groups(plan):
+        if group.baseline:
+            baselines |= dict.fromkeys(group.configs, group.baseline)
+    return baselines
 
 
-def model_group_speeds(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
-    """Of every workload of every model."""
-    return {
-        f"{field.model} {workload}": speeds
-        for field, standing_ in found.items()
-        for workload, speeds in standing_.speeds.items()
-    }
+def model_group_speeds(analyses: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
+    """Return the speeds of every workload of every model."""
+    by_name = {}
+    for group, analysis in analyses.items():
+        for workload, speeds in analysis.speeds.items():
+            by_name[f"{group.model} {workload}"] = speeds
+    return by_name
 
 
 def ranking_model_group(plan: Plan, config: Config) -> ModelGroup:
-    return next(field for field in ranking_model_groups(plan) if config in field.configs)
+    """Return the model group of a config."""
+    return next(group for group in ranking_model_groups(plan) if config in group.configs)
 
 
-def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
-    """The study's; for another model the same recipe on the same engine, else the first on that engine, else the
-    first."""
+def _baseline(plan: Plan, model_plan: Plan, chosen: Config) -> Config | None:
+    """Return the baseline of a model: the study's, or the config that is most like it.
+
+    For another model, this is the same recipe on the same engine, else the first config on that
+    engine, else the first config.
+    """
     recipes = {variant.name: variant.recipe for variant in plan.variants}
 
     def likeness(config: Config) -> tuple[bool, bool, bool]:
@@ -91,7 +99,7 @@ def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
         same_recipe = recipes.get(config.variant) == recipes.get(chosen.variant)
         return config == chosen, same_engine and same_recipe, same_engine
 
-    return max(own.asked, key=likeness, default=None)
+    return max(model_plan.asked, key=likeness, default=None)
 
 
 FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
@@ -100,85 +108,94 @@ FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
 def rank_configs(
     workload: str,
     samples: Mapping[Config, Sample],
-    found: SequentialAnalysis,
+    analysis: SequentialAnalysis,
     *,
     baseline: Config | None,
     confidence: float,
 ) -> Ranking:
-    """Rank the configs of one workload; `samples` are of the primary metric."""
+    """Rank the configs of one workload. `samples` are of the primary metric."""
     reference = baseline if baseline in samples else None
-    claims = found.claims.get(workload)
-
-    def ratio(config: Config) -> Estimate | None:
-        if reference is None or config == reference:
-            return None
-        paired = found.ratio(workload, config, reference, confidence)
-        return paired or unpaired_ratio(samples[config], samples[reference], confidence)
-
-    def figure(config: Config) -> float:
-        """By the ratio that is shown, so that no two of them contradict the order."""
-        quoted = ratios[config]
-        if quoted is None or reference is None:
-            return samples[config].mean
-        return quoted.value * samples[reference].mean
-
-    ratios = {config: ratio(config) for config in samples}
-    by_figure = sorted(samples, key=figure, reverse=found.primary_metric.higher_is_better)
+    claims = analysis.claims.get(workload)
+    higher_is_better = analysis.primary_metric.higher_is_better
+    ratios: dict[Config, Estimate | None] = {}
+    # Configs are sorted by the ratio that a report shows, so no two ratios contradict the order.
+    figures: dict[Config, float] = {}
+    for config, sample in samples.items():
+        ratio = None
+        if reference is not None and config != reference:
+            ratio = analysis.ratio(workload, config, reference, confidence)
+            ratio = ratio or unpaired_ratio(sample, samples[reference], confidence)
+        ratios[config] = ratio
+        figures[config] = sample.mean
+        if ratio is not None and reference is not None:
+            figures[config] = ratio.value * samples[reference].mean
+    by_figure = sorted(samples, key=figures.__getitem__, reverse=higher_is_better)
     apart = claims.ordered if claims else frozenset()
     order = _in_claimed_order(by_figure, apart)
     ranked = [config for config in order if samples[config].n_instances > 1]
-    can_compare = len(ranked) > 1 or len(order) < 2
-
-    return Ranking(
-        workload=workload,
-        metric=found.primary_metric.metric,
-        baseline=reference,
-        entries=tuple(
+    starts_needed = None
+    if len(ranked) < 2 and len(order) > 1:
+        starts_needed = FEWEST_STARTS
+        ranked = []
+    entries = []
+    for config in order:
+        entries.append(
             RankingEntry(
                 config=config,
-                **_ranks(config, ranked if can_compare else [], apart),
+                **_ranks(config, ranked, apart),
                 ratio_to_baseline=ratios[config],
                 against_baseline=_against(config, claims, reference),
             )
-            for config in order
-        ),
-        possible_bests=tuple(config for config in order if config in claims.possible_bests)
-        if claims
-        else (),
-        starts_needed=None if can_compare else FEWEST_STARTS,
+        )
+    possible_bests = claims.possible_bests if claims else frozenset()
+    return Ranking(
+        workload=workload,
+        metric=analysis.primary_metric.metric,
+        baseline=reference,
+        entries=tuple(entries),
+        possible_bests=tuple(config for config in order if config in possible_bests),
+        starts_needed=starts_needed,
     )
 
 
 def _in_claimed_order(by_figure: Sequence[Config], apart: frozenset[Ordered]) -> list[Config]:
-    """The best first, but none before one that is claimed to be better: they may have run in other blocks."""
-    left, order = list(by_figure), list[Config]()
+    """Return the best first, but no config before one that is claimed to be better.
+
+    The two may have run in different blocks.
+    """
+    left = list(by_figure)
+    order: list[Config] = []
     while left:
-        best = next(
-            (config for config in left if not any((other, config) in apart for other in left)),
-            left[0],
-        )
+        best = next((config for config in left if not _is_beaten(config, left, apart)), left[0])
         order.append(best)
         left.remove(best)
     return order
 
 
+def _is_beaten(config: Config, others: Sequence[Config], apart: frozenset[Ordered]) -> bool:
+    return any((other, config) in apart for other in others)
+
+
 def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) -> dict[str, Any]:
+    """Return the fields of a RankingEntry that depend on the claims."""
     if config not in ranked:
         return {"rank_low": None, "rank_high": None, "undecided_with": ()}
     better = [other for other in ranked if (other, config) in apart]
     worse = [other for other in ranked if (config, other) in apart]
-    rivals = tuple(other for other in ranked if other not in (config, *better, *worse))
+    rivals = [other for other in ranked if other not in (config, *better, *worse)]
     return {
         "rank_low": 1 + len(better),
         "rank_high": len(ranked) - len(worse),
-        "undecided_with": rivals,
+        "undecided_with": tuple(rivals),
     }
 
 
 def _against(
     config: Config, claims: Claims | None, baseline: Config | None
 ) -> AgainstBaseline | None:
+    """Return the claim about a config and the baseline. None for the baseline or without one."""
     if baseline is None or config == baseline:
         return None
-    known = claims.against_baseline if claims else {}
-    return known.get(config, AgainstBaseline.UNDECIDED)
+    if claims is None:
+        return AgainstBaseline.UNDECIDED
+    return claims.against_baseline.get(config, AgainstBaseline.UNDECIDED)

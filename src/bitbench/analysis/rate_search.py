@@ -1,24 +1,27 @@
 """The highest rate that meets objectives, from few trials that can be wrong.
 
-A trial says yes or no. Far from the edge the answer is certain; near it chance decides. So the search keeps a
-probability for each place where the edge may be, and asks where it halves them:
+A trial holds or fails. Far from the edge the answer is certain, and near it chance decides. So the
+search keeps a probability for each possible value of the edge, and tries the rate that halves it:
 
-1. From `start` the rate is quadrupled until a trial fails (or quartered until one holds): a server is never asked for
-   more than four times what it has shown. These trials are short.
-2. From then on each trial has as many requests as the percentile needs, and is made at the median of the posterior.
-   Near the edge that repeats almost the same rate, as often as the noise needs.
-3. Once the interval is narrow enough, or the trials are used up, a long trial at its lower end must meet the
-   objectives. If it fails it counts as a trial, the interval moves down, and its new lower end is verified.
+1. From `start` the rate is multiplied by four until a trial fails, or divided by four until one
+   holds. A server never gets more than four times the rate that it has met. These trials are short.
+2. From then on, each trial has as many requests as the percentile needs, and its rate is the median
+   of the posterior. Near the edge this repeats almost the same rate, as often as the noise needs.
+3. Once the interval is narrow enough, or the trials are used up, a long trial at its lower end must
+   meet the objectives. If it fails it counts as a trial, the interval moves down, and its new lower
+   end is verified.
 
-The model of a trial at rate r, with the edge at θ: it holds with probability Φ((ln θ − ln r) / σ + `EDGE_SHIFT`),
-except for a lapse. A trial below the edge may fail for another reason (`FALSE_FAILURE`: something else ran on the
-machine); one above it hardly ever holds. σ is unknown: `NOISES` between 2 % and 20 % are possible, so that answers
-which contradict each other widen the interval. In a trial with fewer requests than the percentile needs, σ is larger by
-the square root of the ratio. `EDGE_SHIFT`: with Poisson arrivals a queue is long rarely and for long, so the p99 of
-most trials is below the p99 of the server; at the edge itself 6 to 8 trials of 10 hold. `scripts/search_coverage` shows
-how often the interval contains the truth.
+The model of a trial at rate r, with the edge at θ: it holds with probability Φ((ln θ − ln r) / σ +
+`EDGE_SHIFT`), except for a lapse. A trial below the edge may fail for another reason
+(`FALSE_FAILURE`: something else ran on the machine). A trial above it hardly ever holds. σ is
+unknown: `NOISES` between 2 % and 20 % are possible, so contradicting answers widen the interval. In
+a trial with fewer requests than the percentile needs, σ is larger by the square root of the ratio.
 
-There is no state but the trials: a search that was interrupted continues from its records.
+`EDGE_SHIFT`: with Poisson arrivals, a long queue is rare and lasts long. The p99 of most trials is
+therefore below the p99 of the server, and at the edge itself 6 to 8 trials of 10 hold.
+`scripts/search_coverage` shows how often the interval contains the truth.
+
+The trials are the only state, so an interrupted search continues from its records.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,13 +48,15 @@ NOISES = (0.02, 0.05, 0.1, 0.2)  # relative, equally likely before the first tri
 EDGE_SHIFT = 0.25
 FALSE_FAILURE = 0.01
 FALSE_HOLD = 0.001
-STEP = 0.005  # of the grid, relative: a tenth of the precision that is usually asked for
+STEP = 0.005  # of the grid, relative: a tenth of the usual precision
 DIGITS = 3  # of the rates that are tried: people read them
 VERIFICATIONS = 3  # at most; each that fails moves the answer down
 
 
 @dataclass(frozen=True)
 class RateTrial:
+    """A trial of a search, and whether it met the objectives."""
+
     rate: float
     holds: bool
     requests: int | None = None  # None: as many as the percentile needs
@@ -60,11 +65,15 @@ class RateTrial:
 
 @dataclass(frozen=True)
 class NextRate:
+    """The next trial of a search."""
+
     rate: float
     kind: RateTrialKind
 
 
 class RateInterval(NamedTuple):
+    """The posterior median of the edge, with its central interval."""
+
     low: float
     median: float
     high: float
@@ -72,7 +81,7 @@ class RateInterval(NamedTuple):
 
 def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
     """Return the trials of a search that say whether the server met its objectives."""
-    found = []
+    counted = []
     for trial in trials:
         holds = objectives_hold(trial, study.objectives)
         if holds is None:
@@ -80,12 +89,12 @@ def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
         rate = mean_arrival_rate(study.workload(trial.point.workload).arrival)
         assert rate is not None, "a search is about rates"
         is_verifying = trial.point.workload.startswith(RateTrialKind.VERIFYING)
-        found.append(RateTrial(rate, holds, trial.requests, is_verifying))
-    return found
+        counted.append(RateTrial(rate, holds, trial.requests, is_verifying))
+    return counted
 
 
 def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | None:
-    """Return the next trial; None if the search is at its end."""
+    """Return the next trial, or None if the search is finished."""
     searched = _searched(trials)
     if _find_stop(searched, limits) is None:
         return _next_to_search(searched, limits)
@@ -97,20 +106,21 @@ def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | N
 
 
 def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
-    """Return what is known now, whether the search is finished or not."""
+    """Return the current answer, whether the search is finished or not."""
     searched = _searched(trials)
-    refuted = [trial.rate for trial in searched if trial.is_verifying]
     held, failed = _split(searched)
-    low: float | None
-    median: float | None
-    high: float | None
+    low = max(held, default=None)
+    median = low
+    high = min(failed, default=None)
     if held and failed:
         low, median, high = _estimate_edge(tuple(searched), limits.needed, limits.confidence)
-    else:
-        low = median = max(held) if held else None
-        high = min(failed) if failed else None
-    stop = _find_stop(searched, limits) if next_rate(trials, limits) is None else None
-    verified = _find_verifying(trials, _find_low(searched, limits)) if stop else None
+    stop = None
+    verified = None
+    if next_rate(trials, limits) is None:
+        stop = _find_stop(searched, limits)
+        verified = _find_verifying(trials, _find_low(searched, limits)) if stop else None
+    verified_rate = verified.rate if verified else None
+    verified_requests = verified.requests if verified else None
     return RateAnswer(
         rate=median,
         low=low,
@@ -118,14 +128,14 @@ def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> Rat
         confidence=limits.confidence,
         trials=len(trials),
         stop=stop,
-        verified=verified.rate if verified else None,
-        verified_requests=verified.requests if verified else None,
-        refuted=tuple(refuted),
+        verified=verified_rate,
+        verified_requests=verified_requests,
+        refuted=tuple(trial.rate for trial in searched if trial.is_verifying),
     )
 
 
 def _searched(trials: Sequence[RateTrial]) -> list[RateTrial]:
-    """Return the trials that the interval is made from: one that has verified its lower end would narrow it."""
+    """Return the trials for the interval: without those that verified its lower end."""
     return [trial for trial in trials if not (trial.is_verifying and trial.holds)]
 
 
@@ -154,15 +164,15 @@ def _next_to_search(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRa
     held, failed = _split(trials)
     kind = RateTrialKind.SHORT
     if not trials:
-        wanted = limits.start
+        target = limits.start
     elif not failed:
-        wanted = max(held) * GROWTH
+        target = max(held) * GROWTH
     elif not held:
-        wanted = min(failed) / GROWTH
+        target = min(failed) / GROWTH
     else:
-        wanted = _estimate_edge(tuple(trials), limits.needed, limits.confidence).median
+        target = _estimate_edge(tuple(trials), limits.needed, limits.confidence).median
         kind = RateTrialKind.FULL
-    rate = float(f"{wanted:.{DIGITS}g}")
+    rate = float(f"{target:.{DIGITS}g}")
     return NextRate(min(max(rate, limits.lowest), limits.highest), kind)
 
 
@@ -176,7 +186,7 @@ def _find_verifying(trials: Sequence[RateTrial], low: float | None) -> RateTrial
 
 
 def _find_low(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:
-    """Return the rate to verify, the lower end of the answer; None if no trial held."""
+    """Return the rate to verify, which is the lower end of the answer. None if no trial held."""
     held, failed = _split(trials)
     if not held:
         return None
@@ -199,8 +209,10 @@ def _estimate_edge(trials: tuple[RateTrial, ...], needed: int, confidence: float
 
 
 def _posterior_density(trials: Sequence[RateTrial], needed: int, grid: Floats) -> Floats:
-    """Return the likelihood of each place of the edge, with the noise averaged out: before the first trial each
-    logarithm of a rate is as likely as any other."""
+    """Return the likelihood of each rate of the grid as the edge, averaged over the noises.
+
+    Before the first trial, each logarithm of a rate is as likely as any other.
+    """
     noises = np.array(NOISES)[:, np.newaxis]
     likelihood = np.ones((len(NOISES), grid.size))
     for trial in trials:

@@ -1,17 +1,19 @@
-"""Single requests of a point over all of its trials: their percentiles, and what so many requests can say.
+"""Percentiles over the single requests of all trials of a point, and their intervals.
 
-The 99th percentile of eight requests is their slowest, and the mean of many such figures estimates the slowest of
-eight, ever more exactly. So the requests of all trials are pooled, and the interval comes from shares: of start i the
-share F_i of requests that are at most the estimate varies around q by chance and by the luck of the start,
+The 99th percentile of eight requests is their slowest, and the mean of many such values estimates
+the slowest of eight ever more exactly. So the requests of all trials are pooled, and the interval
+comes from shares. The share F_i of start i's requests that are at most the estimate varies around q
+by chance and by the luck of the start:
 
-    se = max(sd(F_i) / √I,  √(q·(1 − q) / N)),   low = Q(q − t·se),   high = Q(q + t·se),   t with I − 1 df
+    se = max(sd(F_i) / √I,  √(q·(1 − q) / N))
+    low = Q(q − t·se),   high = Q(q + t·se),   t with I − 1 df
 
-An end beyond the requests there are, q + t·se > 1 − 1/(2N), is **open**: all that is known is "more than 412 ms".
-Below it is 0, as times are. Where too few requests say no more of a high percentile than the slowest, that is the
-value.
+If q + t·se > 1 − 1/(2N), the upper end lies beyond all requests. It is then **open**: all that is
+known is "more than 412 ms". A lower end beyond all requests is 0, as times are positive. With too
+few requests, a high percentile says no more than the slowest request, so that is the value.
 
-**A batch is one event** where its requests share one fate, such as the prefill before the first token: N then counts
-batches.
+**A batch is one event** if its requests are served together, such as in the prefill before the
+first token. N then counts batches.
 """
 
 from collections.abc import Sequence
@@ -47,31 +49,46 @@ def percentile(
     event: CountedEvent = CountedEvent.REQUEST,
     shared_by: int = 1,
 ) -> PercentileEstimate | None:
-    """None without a request. One start does not cover the next: both ends are open.
+    """Return a percentile over all requests, or None without a request.
 
-    `shared_by`: so many requests of a trial share one fate and are one event, those of a batch. Where no start is in
-    question, as on an endpoint that runs already, give its trials as starts.
+    One start does not cover the next, so its interval is open at both ends. `shared_by` is the
+    number of requests of a trial that are one event, such as those of a batch. For an endpoint that
+    was already running, give its trials as starts.
     """
-    known = [[times[np.isfinite(times)] for times in trials] for trials in starts if trials]
-    of_starts = [found for trials in known if (found := np.concatenate(trials)).size]
+    of_starts: list[Floats] = []
+    events = 0
+    for trials in starts:
+        if not trials:
+            continue
+        finite = [times[np.isfinite(times)] for times in trials]
+        events += sum(ceil(times.size / shared_by) for times in finite)
+        pooled = np.concatenate(finite)
+        if pooled.size:
+            of_starts.append(pooled)
     if not of_starts:
         return None
     times = np.concatenate(of_starts)
-    events = sum(ceil(trial.size / shared_by) for trials in known for trial in trials)
     share = percent / 100
     value = float(np.quantile(times, share))
     reach = _reach(of_starts, value, share, events, confidence)
-    has_low = share - reach >= 1 / (2 * events)
-    has_high = share + reach <= 1 - 1 / (2 * events)
-    slowest = float(times.max())
-    is_slowest = not has_high and percent > MEDIAN and not is_estimate_carried(events, percent)
-    low = float(np.quantile(times, share - reach, method="lower")) if has_low else 0.0
+    low = 0.0
+    if share - reach >= 1 / (2 * events):
+        low = float(np.quantile(times, share - reach, method="lower"))
+    high = None
+    if share + reach <= 1 - 1 / (2 * events):
+        high = float(np.quantile(times, share + reach, method="higher"))
+    is_carried = is_estimate_carried(events, percent)
+    is_slowest = high is None and percent > MEDIAN and not is_carried
+    if is_slowest:
+        value = float(times.max())
+    note = "" if is_carried else _note(event, events, is_slowest=is_slowest)
+    lower_end = low if high is not None or low > 0 else None
     return PercentileEstimate(
-        value=slowest if is_slowest else value,
-        low=low if has_high or low > 0 else None,
-        high=float(np.quantile(times, share + reach, method="higher")) if has_high else None,
+        value=value,
+        low=lower_end,
+        high=high,
         confidence=confidence,
-        note=_note(percent, event, events, is_slowest=is_slowest),
+        note=note,
         percent=percent,
         event=event,
         events=events,
@@ -79,38 +96,46 @@ def percentile(
     )
 
 
-def _note(percent: float, event: CountedEvent, events: int, *, is_slowest: bool) -> str:
-    """What the value is, where it does not deserve its name: `slowest of 24`."""
-    if is_estimate_carried(events, percent):
-        return ""
-    counted = f"of {events:,}{'' if event is CountedEvent.REQUEST else f' {event.value}'}"
+def _note(event: CountedEvent, events: int, *, is_slowest: bool) -> str:
+    """Return what a value is that has too few events to be a percentile: `slowest of 24`."""
+    unit = "" if event is CountedEvent.REQUEST else f" {event.value}"
+    counted = f"of {events:,}{unit}"
     return f"slowest {counted}" if is_slowest else counted
 
 
 def events_needed_for_percentile(percent: float, clusters: int, confidence: float) -> int:
-    """The fewest with which chance alone leaves one: t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). Needs two clusters or more."""
+    """Return the fewest events with which chance alone leaves an upper end.
+
+    They satisfy t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). There must be two clusters or more.
+    """
     share = percent / 100
     spread = t_reach(clusters - 1, confidence) * sqrt(share * (1 - share))
-    root = sqrt(spread**2 + 2 * (1 - share)) - spread  # of 1/N, where both sides are equal
+    root = sqrt(spread**2 + 2 * (1 - share)) - spread  # of 1/N, at which both sides are equal
     return ceil(1 / root**2)
 
 
 def _reach(
     of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float
 ) -> float:
-    """How far the interval extends to each side, as a share of requests; without end for one start."""
+    """Return how far the interval extends to each side, as a share. Infinite for one start."""
     if len(of_starts) < 2:
         return inf
     shares = [float((times <= value).mean()) for times in of_starts]
-    error = max(
-        float(np.std(shares, ddof=1)) / sqrt(len(shares)), sqrt(share * (1 - share) / events)
-    )
-    return t_reach(len(shares) - 1, confidence) * error
+    by_start = float(np.std(shares, ddof=1)) / sqrt(len(shares))
+    by_chance = sqrt(share * (1 - share) / events)
+    return t_reach(len(shares) - 1, confidence) * max(by_start, by_chance)
 
 
 COLUMNS = (  # all that is read of a row
-    "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "timed_tokens", "status",
-)  # fmt: skip
+    "planned_s",
+    "first_token_s",
+    "last_token_s",
+    "end_s",
+    "chunk_s",
+    "output_tokens",
+    "timed_tokens",
+    "status",
+)
 POOLED = [
     metric for metric in METRICS.values() if metric.time is not None and metric.percent is not None
 ]
@@ -119,7 +144,7 @@ _TIMES = tuple(dict.fromkeys(metric.time for metric in POOLED if metric.time is 
 
 @dataclass(frozen=True)
 class PointRequests:
-    """The complete requests of the trials of a point that count and have rows; times in seconds, trial by trial."""
+    """The complete requests of a point's trials that count and have rows. Times are in seconds."""
 
     trials: list[TrialRecord] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)  # of all answers
@@ -127,65 +152,75 @@ class PointRequests:
     times: dict[str, list[Floats]] = field(default_factory=lambda: {time: [] for time in _TIMES})
 
 
-def pooled_requests(of: StudyRecords, trials: Sequence[TrialRecord]) -> PointRequests:
-    """Those of a study that was kept without its rows are none."""
-    found = PointRequests()
+def pooled_requests(records: StudyRecords, trials: Sequence[TrialRecord]) -> PointRequests:
+    """Return the complete requests of these trials. Empty if the study was kept without rows."""
+    requests = PointRequests()
     for trial in trials:
         if not trial.counts or trial.requests_file is None:
             continue
         try:
-            table = of.requests_of(trial, COLUMNS)
+            table = records.requests_of(trial, COLUMNS)
         except RowsNotKeptError:
             continue
         complete = RequestRows(table).complete()
-        found.trials.append(trial)
-        found.chunks.append(pc.sum(pc.list_value_length(complete.table["chunk_s"])).as_py() or 0)
-        found.tokens.append(float(np.nansum(complete.output_tokens)))
-        for time, parts in found.times.items():
+        requests.trials.append(trial)
+        chunks = pc.sum(pc.list_value_length(complete.table["chunk_s"])).as_py()
+        requests.chunks.append(chunks or 0)
+        requests.tokens.append(float(np.nansum(complete.output_tokens)))
+        for time, parts in requests.times.items():
             values = complete.time(time)
-            parts.append(np.full_like(values, np.nan) if time in trial.uncertain else values)
-    return found
+            if time in trial.uncertain:
+                values = np.full_like(values, np.nan)
+            parts.append(values)
+    return requests
 
 
 def request_tails(
     requests: PointRequests, workload: Workload, confidence: float, *, was_running: bool
 ) -> dict[str, PercentileEstimate]:
-    """By the column of the figure. `was_running`: no start is in question, so trials are the clusters."""
-    found = {}
+    """Return the percentiles over all requests, by the column of the metric.
+
+    For a server that was already running, the trials are the clusters instead of the starts.
+    """
+    tails = {}
     for metric in POOLED:
         assert metric.time is not None
         assert metric.percent is not None
         clusters = _clusters(requests, metric.time, by_trial=was_running)
         event, shared_by = _event(metric.time, workload)
-        known = percentile(clusters, metric.percent, confidence, event=event, shared_by=shared_by)
-        if known is not None:
-            found[metric.column] = known
-    return found
+        tail = percentile(clusters, metric.percent, confidence, event=event, shared_by=shared_by)
+        if tail is not None:
+            tails[metric.column] = tail
+    return tails
 
 
 def _clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Starts:
     clusters: dict[str, list[Floats]] = {}
     for trial, times in zip(requests.trials, requests.times[time], strict=True):
-        clusters.setdefault(trial.id if by_trial else trial.instance_id, []).append(times)
+        cluster = trial.id if by_trial else trial.instance_id
+        clusters.setdefault(cluster, []).append(times)
     return list(clusters.values())
 
 
 def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
-    """What has a fate of its own, and how many times share it: a batch is prefilled and decoded as one."""
+    """Return the unit of events and its size. A batch is prefilled and decoded together."""
     size = workload.concurrency if workload.arrival.kind is Arrival.BATCH else 1
     if time == "itl":
         return CountedEvent.GAP, size
-    return (CountedEvent.BATCH if size > 1 else CountedEvent.REQUEST), size
+    event = CountedEvent.BATCH if size > 1 else CountedEvent.REQUEST
+    return event, size
 
 
 def stream_summary(requests: PointRequests) -> StreamSummary | None:
-    """How the answers came; None without an answer."""
+    """Return how the answers were streamed, or None without an answer."""
     chunks = sum(requests.chunks)
     if not chunks:
         return None
     gaps = np.concatenate(requests.times["itl"])
+    median_s = float(np.median(gaps)) if gaps.size else None
+    longest_s = float(gaps.max()) if gaps.size else None
     return StreamSummary(
         tokens_per_chunk=sum(requests.tokens) / chunks,
-        median_gap_s=float(np.median(gaps)) if gaps.size else None,
-        longest_gap_s=float(gaps.max()) if gaps.size else None,
+        median_gap_s=median_s,
+        longest_gap_s=longest_s,
     )

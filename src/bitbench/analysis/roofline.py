@@ -1,5 +1,7 @@
-"""Prefill and decode of each point apart: how long a step takes, how long it would take under the machine's roof,
-and which group an operator of it belongs to."""
+"""Prefill and decode of each point: the time of a step, and its time at the machine's roofline.
+
+Also the groups that operators of a step belong to.
+"""
 
 import re
 from collections.abc import Sequence
@@ -26,18 +28,18 @@ from bitbench.util import yaml_file
 def phase_step_sample(
     phase: Phase, workload: Workload, trials: Sequence[TrialRecord]
 ) -> Sample | None:
-    """Seconds per step, from trials of one point that count; None where they do not tell.
+    """Return the seconds per step, from trials of one point that count. None if unknown.
 
-    A decode step gives each sequence one token, so it lasts as long as the time per output token. The prefill of a
-    batch is the time in which its requests wait for their first tokens; in a closed loop with several streams prefills
-    mix with decoding, and there is no such time.
+    A decode step gives each sequence one token, so it takes as long as the time per output token.
+    The prefill of a batch is the time in which its requests wait for their first tokens. In a
+    closed loop with several streams, prefills mix with decoding, and there is no such time.
     """
-    known = []
+    step_times = []
     for trial in trials:
         seconds = trial.metrics.tpot_s if phase is Phase.DECODE else _prefill_s(workload, trial)
         if seconds is not None:
-            known.append((trial, seconds))
-    return sample_of_trials(known)
+            step_times.append((trial, seconds))
+    return sample_of_trials(step_times)
 
 
 def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
@@ -57,22 +59,20 @@ def phase_side(
     step: Estimate,
     roof: MachineRoof | None,
 ) -> PhaseSide:
+    """Return a config's step in one phase, with its cost and the attainable time."""
     kv_token_bytes = side.kv_bytes_per_token
     cost = _cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
-    return PhaseSide(
-        step=step,
-        cost=cost,
-        loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes)
-        if side.is_expanded
-        else None,
-        attainable=attainable_under_roof(cost, roof, in_int8=_promises_int8(variant))
-        if cost and roof
-        else None,
-    )
+    loaded_cost = None
+    if side.is_expanded:
+        loaded_cost = _cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes)
+    attainable = None
+    if cost and roof:
+        attainable = attainable_under_roof(cost, roof, in_int8=_promises_int8(variant))
+    return PhaseSide(step=step, cost=cost, loaded_cost=loaded_cost, attainable=attainable)
 
 
 def _promises_int8(variant: Variant) -> bool:
-    """Its form lets the layers multiply 8-bit integers with each other."""
+    """Return True if the form lets the layers multiply 8-bit integers with each other."""
     return any(mark in (variant.form or "") for mark in ("w8a8-int", "int8da-int8w"))
 
 
@@ -83,55 +83,55 @@ def _cost(
     weight_bytes: int | None,
     kv_token_bytes: int | None,
 ) -> StepCost | None:
-    if (
-        weight_bytes is None
-        or why_cost_unknown(variant.facts)
-        or "input_tokens" in workload.unknown
-    ):
+    is_unknown = why_cost_unknown(variant.facts) or "input_tokens" in workload.unknown
+    if weight_bytes is None or is_unknown:
         return None
-    prompt, answer = typical_length(workload.input_tokens), typical_length(workload.output_tokens)
+    streams = workload.concurrency
+    prompt = typical_length(workload.input_tokens)
     if phase is Phase.PREFILL:
-        return prefill_cost(
-            variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes
-        )
-    return decode_cost(
-        variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes
-    )
+        return prefill_cost(variant.facts, weight_bytes, streams, prompt, kv_token_bytes)
+    context = prompt + typical_length(workload.output_tokens) / 2
+    return decode_cost(variant.facts, weight_bytes, streams, context, kv_token_bytes)
 
 
-def roofline_points(of: StudyRecords) -> tuple[PointRoof, ...]:
-    """By workload, then phase. Without those whose cost is unknown; none where the roof was not measured."""
-    if of.roof is None:
+def roofline_points(records: StudyRecords) -> tuple[PointRoof, ...]:
+    """Return the steps of each workload and phase with their attainable times.
+
+    Points of unknown cost are left out. The result is empty if the roofline was not measured.
+    """
+    if records.roof is None:
         return ()
-    found = []
-    for workload in of.plan.study.workloads:
-        points = [point for point in of.plan.points if point.workload == workload.name]
+    roofs = []
+    for workload in records.plan.study.workloads:
+        points = [point for point in records.plan.points if point.workload == workload.name]
         for phase in Phase:
             for point in points:
-                seconds = phase_step_sample(phase, workload, of.counted(point))
-                variant = config_variant(of.plan, point.config)
+                seconds = phase_step_sample(phase, workload, records.counted(point))
+                variant = config_variant(records.plan, point.config)
                 if seconds is None or variant is None:
                     continue
-                known = config_side(of, point.config, workload)
+                side = config_side(records, point.config, workload)
                 step = Estimate(value=seconds.mean)
-                side = phase_side(phase, workload, variant, known, step=step, roof=of.roof)
-                if side.cost is not None and side.attainable is not None:
-                    found.append(
+                result = phase_side(phase, workload, variant, side, step=step, roof=records.roof)
+                if result.cost is not None and result.attainable is not None:
+                    roofs.append(
                         PointRoof(
                             point=point,
                             phase=phase,
-                            cost=side.cost,
-                            attainable=side.attainable,
-                            step_s=side.step.value,
+                            cost=result.cost,
+                            attainable=result.attainable,
+                            step_s=step.value,
                         )
                     )
-    return tuple(found)
+    return tuple(roofs)
 
 
 _FILE = Path(__file__).with_name("operator_groups.yaml")
 
 
 class Rule(Spec):
+    """Names of operators that belong to one group."""
+
     group: ProfileGroup
     names: tuple[str, ...] = Field(description="regular expressions for the whole name")
     owns: bool = Field(
@@ -141,18 +141,22 @@ class Rule(Spec):
 
 
 class GroupTable(Spec):
+    """The rules that group operators. The first rule that matches decides."""
+
     rules: tuple[Rule, ...]
 
     def group_of(self, name: str) -> tuple[ProfileGroup, bool]:
-        """The group, and whether the operators that it calls go with it."""
+        """Return the group of an operator, and whether the operators that it calls belong to it."""
         return _group_of(self, name)
 
 
 @cache
 def _patterns(table: GroupTable) -> tuple[tuple[re.Pattern[str], Rule], ...]:
-    return tuple(
-        (re.compile("|".join(f"(?:{name})" for name in rule.names)), rule) for rule in table.rules
-    )
+    patterns = []
+    for rule in table.rules:
+        alternatives = "|".join(f"(?:{name})" for name in rule.names)
+        patterns.append((re.compile(alternatives), rule))
+    return tuple(patterns)
 
 
 @cache
@@ -165,6 +169,7 @@ def _group_of(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
 
 @cache
 def operator_group_rules() -> GroupTable:
+    """Load the rules that come with bitbench."""
     text = _FILE.read_text(encoding="utf-8")
     return yaml_file.parse_yaml(
         text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError

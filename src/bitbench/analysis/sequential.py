@@ -1,4 +1,4 @@
-"""What a study may claim by now: its records, looked at after each block with one error for all looks together."""
+"""The claims of a study so far: an interim analysis after each block, with one error for all."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,41 +37,45 @@ from bitbench.study.plan import Config, Plan, Point
 
 @dataclass(frozen=True)
 class PrimaryMetric:
-    """The figure that configs are compared by."""
+    """The metric that configs are compared by."""
 
     metric: str
     higher_is_better: bool
 
 
 def primary_metric_of(plan: Plan) -> PrimaryMetric:
+    """Return the metric that a study compares its configs by."""
     metric = METRICS[plan.study.measure.metric]
     return PrimaryMetric(metric.column, metric.higher_is_better)
 
 
 def baseline_of(plan: Plan) -> Config | None:
-    """The config the study names, or the first on the engine it names; without a name the first of all."""
-    asked, wanted = plan.asked, plan.study.baseline
-    if wanted is None:
-        return asked[0] if asked else None
-    by_name = (config for config in asked if config.name == wanted)
-    by_engine = (config for config in asked if config.engine == wanted)
+    """Return the config that the study names as its baseline, or the first on the engine it names.
+
+    If the study names none, this is its first config. Return None if no config has the name.
+    """
+    name = plan.study.baseline
+    if name is None:
+        return plan.asked[0] if plan.asked else None
+    by_name = (config for config in plan.asked if config.name == name)
+    by_engine = (config for config in plan.asked if config.engine == name)
     return next(by_name, None) or next(by_engine, None)
 
 
 @dataclass(frozen=True)
 class SequentialAnalysis:
-    """By workload, where at least two configs have a figure."""
+    """The analysis of each workload on which at least two configs have the primary metric."""
 
     primary_metric: PrimaryMetric
     speeds: Mapping[str, LogSpeeds]
     tables: Mapping[str, PairTable]
     claims: Mapping[str, Claims]
-    end: End | None  # None: it goes on, or was never looked at
+    end: End | None  # None: it continues, or had no interim analysis
 
     def speed(
         self, workload: str, first: Config, second: Config, confidence: float
     ) -> Estimate | None:
-        """Above 1 where `first` is faster; None where the two have no two blocks in common."""
+        """Return a ratio above 1 if `first` is faster. None without two common blocks."""
         table = self.tables.get(workload)
         pair = table.between(first, second) if table else None
         return None if pair is None else pair.ratio(confidence)
@@ -79,14 +83,18 @@ class SequentialAnalysis:
     def ratio(
         self, workload: str, first: Config, second: Config, confidence: float
     ) -> Estimate | None:
-        """Of the figures themselves, first / second, whichever way is better."""
-        sides = (first, second) if self.primary_metric.higher_is_better else (second, first)
-        return self.speed(workload, *sides, confidence)
+        """Return first / second of the metric itself, whichever direction is better."""
+        if self.primary_metric.higher_is_better:
+            return self.speed(workload, first, second, confidence)
+        return self.speed(workload, second, first, confidence)
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """By the primary metric of a study: from blocks where configs met, else from their means."""
+    """Ratios of configs by the primary metric of a study.
+
+    A ratio is from common blocks, or from the means if the two configs have too few of them.
+    """
 
     standing: SequentialAnalysis
     samples: Mapping[Point, Mapping[str, Sample]]
@@ -97,13 +105,20 @@ class Speeds:
         return self.standing.primary_metric.metric
 
     def between(self, first: Config, second: Config, workload: str) -> Estimate | None:
-        """Above 1 where `first` is faster; None where one of them has no result."""
+        """Return a ratio above 1 if `first` is faster. None if one of them has no result."""
         if paired := self.standing.speed(workload, first, second, self.confidence):
             return paired
-        points = (Point(config=config, workload=workload) for config in (first, second))
-        own, others = (self.samples.get(point, {}).get(self.metric) for point in points)
         higher_is_better = self.standing.primary_metric.higher_is_better
-        return unpaired_speed_ratio(own, others, self.confidence, higher_is_better=higher_is_better)
+        return unpaired_speed_ratio(
+            self._sample(first, workload),
+            self._sample(second, workload),
+            self.confidence,
+            higher_is_better=higher_is_better,
+        )
+
+    def _sample(self, config: Config, workload: str) -> Sample | None:
+        point = Point(config=config, workload=workload)
+        return self.samples.get(point, {}).get(self.metric)
 
 
 def sequential_standing(
@@ -113,11 +128,13 @@ def sequential_standing(
     primary_metric: PrimaryMetric,
     baseline: Config | None,
 ) -> SequentialAnalysis:
-    """`trials`: all of the study; those that do not count, or are of no point of the plan, are passed over. `others`:
-    for the time that they took."""
-    counted = _counted(plan, trials)
+    """Return the claims of a study after all interim analyses that its records allow.
+
+    `trials` has all trials of the study. Trials that do not count, or whose point is not in the
+    plan, are ignored. `others` are only needed for their durations.
+    """
     claims: dict[str, Claims] = {}
-    ended: End | None = None
+    end: End | None = None
     for look, seen in looks_taken(plan, trials, others):
         for workload, table in pairs_by_workload(seen, primary_metric, baseline).items():
             claims[workload] = claim(
@@ -127,27 +144,24 @@ def sequential_standing(
                 equal_within=plan.study.measure.equal_within,
                 earlier=claims.get(workload),
             )
-        ended = end_by_claims(claims, baseline, look)
-        if ended is not None:
+        end = end_by_claims(claims, baseline, look)
+        if end is not None:
             break
-    speeds = _speeds(counted, primary_metric)
-    return SequentialAnalysis(
-        primary_metric, speeds, paired_ratios(speeds, baseline), claims, ended
-    )
+    speeds = _speeds(_counted(plan, trials), primary_metric)
+    return SequentialAnalysis(primary_metric, speeds, paired_ratios(speeds, baseline), claims, end)
 
 
 def looks_taken(
     plan: Plan, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord]
 ) -> list[tuple[Look, list[TrialRecord]]]:
-    """Each look at a study, with the trials that it could see."""
+    """Return each interim analysis of a study with the trials that it includes."""
     counted = _counted(plan, trials)
     blocks = sorted({trial.block for trial in counted})
-    taken = _looks(plan, blocks, block_ends(trials, others))
-    known = [set(blocks[: look.blocks]) for look in taken]
-    return [
-        (look, [trial for trial in counted if trial.block in seen])
-        for look, seen in zip(taken, known, strict=True)
-    ]
+    taken = []
+    for look in _looks(plan, blocks, block_ends(trials, others)):
+        complete = set(blocks[: look.blocks])
+        taken.append((look, [trial for trial in counted if trial.block in complete]))
+    return taken
 
 
 def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
@@ -158,37 +172,37 @@ def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 def pairs_by_workload(
     trials: Sequence[TrialRecord], primary_metric: PrimaryMetric, baseline: Config | None
 ) -> dict[str, PairTable]:
-    """By workload, from the trials that count: the same for every question that is asked about them."""
-    return paired_ratios(
-        _speeds([trial for trial in trials if trial.counts], primary_metric), baseline
-    )
+    """Return the pairs of each workload, from the trials that count."""
+    counted = [trial for trial in trials if trial.counts]
+    return paired_ratios(_speeds(counted, primary_metric), baseline)
 
 
-def points_with_open_claims(found: SequentialAnalysis, baseline: Config | None) -> set[Point]:
-    """Those with an undecided question; before the first look all of them."""
+def points_with_open_claims(analysis: SequentialAnalysis, baseline: Config | None) -> set[Point]:
+    """Return the points whose comparison is undecided.
+
+    Before the first interim analysis these are all points.
+    """
     points: set[Point] = set()
-    for workload, speeds in found.speeds.items():
-        claims = found.claims.get(workload) or nothing_claimed(speeds.configs, baseline)
-        configs = configs_with_open_claims(claims, baseline)
-        points |= {Point(config=config, workload=workload) for config in configs}
+    for workload, speeds in analysis.speeds.items():
+        claims = analysis.claims.get(workload) or nothing_claimed(speeds.configs, baseline)
+        for config in configs_with_open_claims(claims, baseline):
+            points.add(Point(config=config, workload=workload))
     return points
 
 
 def _looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list[Look]:
+    """Return the interim analyses after these blocks. `ends` are their end times in seconds."""
     measure = plan.study.measure
     starts = measure.starts
     alpha = 1 - measure.confidence
-    if plan.imported_from is not None:  # it was all there at once
+    if plan.imported_from is not None:  # all blocks were there at once
         return [Look(len(blocks), alpha, is_last=True)] if len(blocks) > 1 else []
-    if measure.budget is None:  # that of starts is what looks have to share
+    if measure.budget is None:  # the analyses share the number of starts instead of the time
+        moments = []
         first = min(max(FIRST_LOOK, starts.min), max(starts.max, 2))
-        return spend(
-            alpha,
-            (
-                (done, done / starts.max, done >= starts.max)
-                for done in range(first, len(blocks) + 1)
-            ),
-        )
+        for done in range(first, len(blocks) + 1):
+            moments.append((done, done / starts.max, done >= starts.max))
+        return spend(alpha, moments)
     ends_s = [ends[block] for block in blocks if block in ends]
     return claim_looks(
         ends_s, measure.budget, alpha, fewest_blocks=starts.min, most_blocks=starts.max
@@ -196,14 +210,18 @@ def _looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list
 
 
 def _speeds(trials: Sequence[TrialRecord], primary_metric: PrimaryMetric) -> dict[str, LogSpeeds]:
-    """Of each workload with two configs."""
+    """Return the speeds of each workload with two configs or more."""
+    by_workload: dict[str, list[TrialRecord]] = {}
+    for trial in trials:
+        by_workload.setdefault(trial.point.workload, []).append(trial)
     speeds: dict[str, LogSpeeds] = {}
-    for workload in dict.fromkeys(trial.point.workload for trial in trials):
-        turns = sequential_turns([trial for trial in trials if trial.point.workload == workload])
-        figures = {turn: _primary_figure_of(trial, primary_metric) for turn, trial in turns.items()}
-        found = log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
-        if len(found.configs) > 1:
-            speeds[workload] = found
+    for workload, own_trials in by_workload.items():
+        figures = {}
+        for turn, trial in sequential_turns(own_trials).items():
+            figures[turn] = _primary_figure_of(trial, primary_metric)
+        of_workload = log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
+        if len(of_workload.configs) > 1:
+            speeds[workload] = of_workload
     return speeds
 
 
@@ -214,20 +232,20 @@ def _primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> flo
 
 
 def sequential_turns(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
-    """Where trials did not alternate, a round is a trial's place among those of its block that count; what a block
-    that was resumed in the other way has already is passed over."""
-    taken = {
-        (trial.point.config, trial.block, trial.round)
-        for trial in trials
-        if trial.round is not None
-    }
-    places: dict[tuple[Config, int], Iterator[int]] = defaultdict(count)
-    found = {}
+    """Return the trials of a workload by config, block and round.
+
+    If trials did not alternate, a round is the trial's index among the trials of its block that
+    count. A block that was resumed with the other order skips the rounds that it has already.
+    """
+    taken = {(trial.point.config, trial.block, trial.round) for trial in trials}
+    rounds: dict[tuple[Config, int], Iterator[int]] = defaultdict(count)
+    by_turn = {}
     for trial in trials:
-        config, block, round_ = trial.point.config, trial.block, trial.round
-        if round_ is None:
-            round_ = next(
-                place for place in places[config, block] if (config, block, place) not in taken
-            )
-        found[TrialKey(config, block, round_)] = trial
-    return found
+        config = trial.point.config
+        number = trial.round
+        while number is None:
+            candidate = next(rounds[config, trial.block])
+            if (config, trial.block, candidate) not in taken:
+                number = candidate
+        by_turn[TrialKey(config, trial.block, number)] = trial
+    return by_turn

@@ -1,7 +1,7 @@
-"""Two studies against each other: whether they may be compared, and then, paired by point, ratios, verdicts and the
-limits that were set.
+"""Compare two studies, or configs of one study.
 
-Every fact that moves figures must be the same, or be allowed by name.
+Two studies may be compared if every fact that moves the metrics is the same or is allowed by name.
+A comparison has ratios and verdicts, paired by point, and checks the requested limits.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -45,118 +45,125 @@ from bitbench.study.secrets import is_secret
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
 
-Shown = str | None  # None: not known
+Shown = str | None  # None: unknown
 _DEFINITIONS = {**DEFINITIONS, PERPLEXITY: QUALITY_DEFINITIONS[PERPLEXITY]}
 
 
 def study_differences(
     before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Config, Config]]
 ) -> tuple[list[Difference], list[Fact]]:
-    """What differs between the sides, for the configs that are compared; and what neither side knows."""
-    found: list[Difference] = []
+    """Return the facts that differ between the sides, and the facts that neither side records.
+
+    Facts of a config are checked for the configs that are compared.
+    """
+    differences: list[Difference] = []
     unknown: dict[Fact, bool] = {}
     for fact, subject, first, second in _facts(before, after, list(pairs)):
         if first == second:
             unknown[fact] = unknown.get(fact, True) and first is None
             continue
         unknown[fact] = False
-        found.append(
+        differences.append(
             Difference(
                 fact=fact, subject=subject, before=first or "unknown", after=second or "unknown"
             )
         )
-    return found, [fact for fact, is_unknown in unknown.items() if is_unknown]
+    return differences, [fact for fact, is_unknown in unknown.items() if is_unknown]
 
 
 def _facts(
     before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
+    """Yield each fact with its subject and its text on both sides."""
     yield Fact.TOOL, "", _compared_tool(before), _compared_tool(after)
-    hosts = (before.lock.host, after.lock.host)
-    differing = hosts[0].differences(hosts[1])
-    for name in TELLING_FACTS:  # memory differs a little from boot to boot
-        yield Fact.HOST, name, hosts[0].shown(name), hosts[name in differing].shown(name)
-    packages = [side.lock.environments for side in (before, after)]
-    for environment in packages[0].keys() & packages[1].keys():
-        for package in sorted(packages[0][environment].keys() | packages[1][environment].keys()):
-            first, second = (side[environment].get(package) for side in packages)
-            yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
+    host = before.lock.host
+    differing = host.differences(after.lock.host)
+    for name in TELLING_FACTS:
+        # Memory differs a little from boot to boot, which is not a difference.
+        other_host = after.lock.host if name in differing else host
+        yield Fact.HOST, name, host.shown(name), other_host.shown(name)
+    for environment in before.lock.environments.keys() & after.lock.environments.keys():
+        packages = before.lock.environments[environment]
+        other_packages = after.lock.environments[environment]
+        for package in sorted(packages.keys() | other_packages.keys()):
+            subject = f"{environment}: {package}"
+            yield Fact.ENVIRONMENT, subject, packages.get(package), other_packages.get(package)
     for config, other in pairs:
-        yield (
-            Fact.KERNEL,
-            other.name,
-            _compared_kernels(before, config),
-            _compared_kernels(after, other),
-        )
+        kernels = _compared_kernels(before, config)
+        yield Fact.KERNEL, other.name, kernels, _compared_kernels(after, other)
         for fact, read in CONFIG_FACTS.items():
             yield fact, other.name, read(before, config), read(after, other)
 
 
-def _compared_tool(side: StudyRecords) -> str:
-    """With our version: the client is part of what is measured."""
-    origin = side.plan.imported_from
-    return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
+def _compared_tool(records: StudyRecords) -> str:
+    """Return the tool and its version. For bitbench, the client is part of the measurement."""
+    origin = records.plan.imported_from
+    return origin.tool if origin else f"bitbench {records.lock.bitbench or ''}".strip()
 
 
 def _of_instances(
     read: Callable[[InstanceRecord], Iterable[str]],
 ) -> Callable[[StudyRecords, Config], Shown]:
-    """What the instances of a config say, each thing once."""
+    """Return a function that lists the distinct texts `read` returns for a config's instances."""
 
-    def shown(side: StudyRecords, config: Config) -> Shown:
-        said = (
-            word for record in side.instances if record.config == config for word in read(record)
-        )
-        return ", ".join(sorted(set(said))) or None
+    def describe(records: StudyRecords, config: Config) -> Shown:
+        texts: set[str] = set()
+        for record in records.instances:
+            if record.config == config:
+                texts.update(read(record))
+        return ", ".join(sorted(texts)) or None
 
-    return shown
+    return describe
 
 
-def _compared_kernels(side: StudyRecords, config: Config) -> Shown:
-    """The kernel of each kind of layers, or the engine's words where it does not tell them apart."""
-    return _CHOICES(side, config) or _WORDS(side, config)
+def _compared_kernels(records: StudyRecords, config: Config) -> Shown:
+    """Return the kernel of each kind of layer, or the engine's own text if it lists none."""
+    return _CHOICES(records, config) or _WORDS(records, config)
 
 
 _CHOICES = _of_instances(lambda record: (choice.shown for choice in record.facts.kernel_choices))
 _WORDS = _of_instances(lambda record: record.facts.kernels)
 
 
-def _arguments(side: StudyRecords, config: Config) -> Shown:
-    setup = side.plan.study.engine(config.engine)
-    dtype = side.plan.chosen_dtypes.get(config)
-    environment = {f"${name}": value for name, value in setup.env.items()}
-    given = {**({"dtype": dtype} if dtype else {}), **setup.settings, **environment}
-    chosen = {
-        name: value for name, value in given.items() if not is_secret(name)
-    }  # a key changes no figure
-    if side.was_running(config):
-        chosen.pop("url", None)  # nor does the port that a server listens on
-    if not chosen and side.plan.imported_from:
+def _arguments(records: StudyRecords, config: Config) -> Shown:
+    setup = records.plan.study.engine(config.engine)
+    arguments: dict[str, object] = {}
+    dtype = records.plan.chosen_dtypes.get(config)
+    if dtype:
+        arguments["dtype"] = dtype
+    arguments.update(setup.settings)
+    for name, value in setup.env.items():
+        arguments[f"${name}"] = value
+    # A key changes no metric, and neither does the port that a server listens on.
+    if records.was_running(config):
+        arguments.pop("url", None)
+    public = [f"{name}={arguments[name]}" for name in sorted(arguments) if not is_secret(name)]
+    if not public and records.plan.imported_from:
         return None
-    return ", ".join(f"{name}={value}" for name, value in sorted(chosen.items())) or "none"
+    return ", ".join(public) or "none"
+
+
+def _engine_version(record: InstanceRecord) -> list[str]:
+    version = record.facts.engine_version
+    return [] if version is None else [version]
+
+
+def _prefix_caching(record: InstanceRecord) -> list[str]:
+    if record.facts.prefix_caching is None:
+        return []
+    return ["on" if record.facts.prefix_caching else "off"]
 
 
 CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
-    Fact.ENGINE_VERSION: _of_instances(
-        lambda record: (
-            [record.facts.engine_version] if record.facts.engine_version is not None else []
-        )
-    ),
+    Fact.ENGINE_VERSION: _of_instances(_engine_version),
     Fact.ARGUMENTS: _arguments,
-    Fact.PREFIX_CACHING: _of_instances(
-        lambda record: (
-            []
-            if record.facts.prefix_caching is None
-            else ["on" if record.facts.prefix_caching else "off"]
-        )
-    ),
-    Fact.ARTIFACT: lambda side, config: side.plan.variant(config.variant).content_hash,
+    Fact.PREFIX_CACHING: _of_instances(_prefix_caching),
+    Fact.ARTIFACT: lambda records, config: records.plan.variant(config.variant).content_hash,
 }
 
 
-CACHE_SHARES_APART = (
-    0.1  # of two sides that both used a cache: with such shares they did not do the same work
-)
+# Two sides that both used a cache, with shares that differ by this much, did not do the same work.
+CACHE_SHARES_APART = 0.1
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
 
 
@@ -167,26 +174,35 @@ def compare_studies(
     conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
-    """Compare points of the same config and workload. Raises CannotCompareError where a fact differs that is not
-    allowed."""
-    common = [point for point in before.plan.points if point in set(after.plan.points)]
-    shared = [
-        (config, config) for config in before.plan.configs if config in set(after.plan.configs)
-    ]
-    configs = list(dict.fromkeys([*((point.config, point.config) for point in common),
-                                     *quality_pairs((before, after), shared)]))  # fmt: skip
+    """Compare points of the same config and workload in two studies.
+
+    Raise CannotCompareError if a fact differs that is not allowed.
+    """
+    after_points = set(after.plan.points)
+    after_configs = set(after.plan.configs)
+    shared = [(config, config) for config in before.plan.configs if config in after_configs]
+    points = []
+    configs = []
+    for point in before.plan.points:
+        if point in after_points:
+            points.append(Pair(point, point))
+            configs.append((point.config, point.config))
+    configs += quality_pairs((before, after), shared)
+    configs = list(dict.fromkeys(configs))
     if not configs:
         raise CannotCompareError(
-            f"{before.name} and {after.name} have no point in common: no config ran the same workload, or had "
-            f"its quality measured, in both; two searches choose their own rates, so compare the same --rate instead"
+            f"{before.name} and {after.name} have no point in common: no config ran the same "
+            "workload, or had its quality measured, in both; two searches choose their own rates, "
+            "so compare the same --rate instead"
         )
-    _refuse_other_shapes(before, after, {point.workload for point in common})
+    _refuse_other_shapes(before, after, {pair.after.workload for pair in points})
     facts = _allowed_differences(before, after, configs, allowed)
-    points, changes = [Pair(point, point) for point in common], changes_between(before, after)
-    is_allowed = Fact.PREFIX_CACHING in set(allowed)
-    cached = {} if is_allowed else study_cache_differences((before, after), points)
-    compared = _compared((before, after), changes, points, configs, cached, conditions=conditions)
-    return compared.model_copy(update=facts)
+    changes = changes_between(before, after)
+    cached = {}
+    if Fact.PREFIX_CACHING not in set(allowed):
+        cached = study_cache_differences((before, after), points)
+    comparison = _compared((before, after), changes, points, configs, cached, conditions=conditions)
+    return comparison.model_copy(update=facts)
 
 
 def _allowed_differences(
@@ -195,49 +211,50 @@ def _allowed_differences(
     configs: Sequence[tuple[Config, Config]],
     allowed: Iterable[Fact],
 ) -> dict[str, object]:
-    """Fields of a Comparison. Raises CannotCompareError."""
-    found, unknown = study_differences(before, after, configs)
-    found = [
-        difference.model_copy(update={"is_allowed": difference.fact in set(allowed)})
-        for difference in found
-    ]
-    _refuse_differences([difference for difference in found if not difference.is_allowed])
-    return {"differences": tuple(found), "unknown_facts": tuple(unknown)}
+    """Return fields of a Comparison. Raise CannotCompareError if a difference is not allowed."""
+    differences, unknown = study_differences(before, after, configs)
+    permitted_facts = set(allowed)
+    _refuse_differences([other for other in differences if other.fact not in permitted_facts])
+    permitted = [other.model_copy(update={"is_allowed": True}) for other in differences]
+    return {"differences": tuple(permitted), "unknown_facts": tuple(unknown)}
 
 
 def compare_within_study(
-    side: StudyRecords,
+    records: StudyRecords,
     pairs: Sequence[tuple[Config, Config]],
     *,
     conditions: Sequence[GateCondition],
 ) -> Comparison:
-    """(before, after) within one study: what differs between them is the question, and is only named."""
-    points = set(side.plan.points)
-    paired = [
-        Pair(
-            Point(config=before, workload=workload.name),
-            Point(config=after, workload=workload.name),
-        )
-        for before, after in pairs
-        for workload in side.plan.study.workloads
-        if {
-            Point(config=before, workload=workload.name),
-            Point(config=after, workload=workload.name),
-        }
-        <= points
-    ]
-    if not paired and not quality_pairs((side, side), pairs):
+    """Compare pairs (before, after) of configs of one study.
+
+    The facts that differ between the configs are the question, so they are listed and never
+    refused. Raise CannotCompareError if the pairs have neither a workload nor quality in common.
+    """
+    points = set(records.plan.points)
+    paired = []
+    for before, after in pairs:
+        for workload in records.plan.study.workloads:
+            pair = Pair(
+                Point(config=before, workload=workload.name),
+                Point(config=after, workload=workload.name),
+            )
+            if {pair.before, pair.after} <= points:
+                paired.append(pair)
+    sides = (records, records)
+    if not paired and not quality_pairs(sides, pairs):
         raise CannotCompareError(
-            f"the two have no workload in common in {side.name}, and no measured quality"
+            f"the two have no workload in common in {records.name}, and no measured quality"
         )
-    found, unknown = study_differences(side, side, pairs)
-    changes, cached = changes_within(side), study_cache_differences((side, side), paired)
-    compared = _compared((side, side), changes, paired, pairs, cached, conditions=conditions)
-    return compared.model_copy(
+    differences, unknown = study_differences(records, records, pairs)
+    cached = study_cache_differences(sides, paired)
+    comparison = _compared(
+        sides, changes_within(records), paired, pairs, cached, conditions=conditions
+    )
+    return comparison.model_copy(
         update={
             "baseline": ", ".join(before.name for before, _ in pairs),
-            "candidate": ", ".join(other.name for _, other in pairs),
-            "differences": tuple(found),
+            "candidate": ", ".join(after.name for _, after in pairs),
+            "differences": tuple(differences),
             "unknown_facts": tuple(unknown),
         }
     )
@@ -255,38 +272,35 @@ def _compared(
     before, after = sides
     measure = before.plan.study.measure
     changes = replace(changes, quality=quality_changes(sides, configs))
-    named = [condition.metric for condition in conditions]
+    pairs_of: dict[str, Sequence[Pair]] = {}
     if pairs:
-        named.insert(0, METRICS[measure.metric].column)
-    wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
-    pairs_of: dict[str, Sequence[Pair]] = {
-        **dict.fromkeys(wanted, pairs),
-        PERPLEXITY: list(changes.quality),
-    }
-    asked = _asked(pairs_of, changes, conditions)
-    found = [
-        point
-        for metric, own in pairs_of.items()
-        for point in compared_points(own, changes, metric, measure.confidence, undecided=cached)
-    ]
-    gates = tuple(_gates(asked, changes, measure.confidence, cached))
-    has_quality = PERPLEXITY in {
-        *(point.metric for point in found),
-        *(gate.metric for gate in gates),
-    }
+        pairs_of[METRICS[measure.metric].column] = pairs
+    for condition in conditions:
+        pairs_of[condition.metric] = pairs
+    pairs_of.pop(PERPLEXITY, None)
+    metrics = list(pairs_of)
+    pairs_of[PERPLEXITY] = list(changes.quality)
+    questions = _asked(pairs_of, changes, conditions)
+    points: list[ComparedPoint] = []
+    for metric, metric_pairs in pairs_of.items():
+        points += compared_points(
+            metric_pairs, changes, metric, measure.confidence, undecided=cached
+        )
+    gates = tuple(_gates(questions, changes, measure.confidence, cached))
+    unpaired: list[Unpaired] = []
+    if metrics:
+        unpaired += _unpaired(sides, changes, pairs, metrics[0])
+    unpaired += [lost for lost in changes.quality.values() if isinstance(lost, Unpaired)]
+    compared = {point.metric for point in points} | {gate.metric for gate in gates}
+    if PERPLEXITY in compared:
+        metrics.append(PERPLEXITY)
     return Comparison(
         baseline=before.name,
         candidate=after.name,
         confidence=measure.confidence,
-        definitions={
-            metric: _DEFINITIONS[metric]
-            for metric in (*wanted, *([PERPLEXITY] if has_quality else []))
-        },
-        points=tuple(found),
-        unpaired=(
-            *(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()),
-            *(lost for lost in changes.quality.values() if isinstance(lost, Unpaired)),
-        ),
+        definitions={metric: _DEFINITIONS[metric] for metric in metrics},
+        points=tuple(points),
+        unpaired=tuple(unpaired),
         cached=tuple(cached.values()),
         gates=gates,
     )
@@ -295,14 +309,19 @@ def _compared(
 def study_cache_differences(
     sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[Pair]
 ) -> dict[Pair, CacheDifference]:
-    """The pairs of which one side had its prompts answered from a cache and the other had not, or far less."""
-    found = {}
+    """Return the pairs of which a prefix cache answered one side only, or far more of it."""
+    differences = {}
     for pair in pairs:
-        before, after = cached_prompts(sides[0], pair.before), cached_prompts(sides[1], pair.after)
-        shares = (before.share if before else 0.0, after.share if after else 0.0)
-        if (before is None) != (after is None) or abs(shares[0] - shares[1]) >= CACHE_SHARES_APART:
-            found[pair] = CacheDifference(point=pair.after, before=shares[0], after=shares[1])
-    return found
+        before = cached_prompts(sides[0], pair.before)
+        after = cached_prompts(sides[1], pair.after)
+        before_share = before.share if before else 0.0
+        after_share = after.share if after else 0.0
+        is_apart = abs(before_share - after_share) >= CACHE_SHARES_APART
+        if is_apart or (before is None) != (after is None):
+            differences[pair] = CacheDifference(
+                point=pair.after, before=before_share, after=after_share
+            )
+    return differences
 
 
 def compared_points(
@@ -312,24 +331,32 @@ def compared_points(
     confidence: float,
     undecided: Container[Pair] = (),
 ) -> list[ComparedPoint]:
-    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them; without one
-    where they are `undecided`."""
-    both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
-    ratios = [_gain(change, confidence, metric) for _, change in both]
+    """Return the pairs that have this metric on both sides, each with its verdict.
+
+    Verdicts are corrected for all pairs together. A pair in `undecided` gets the verdict UNKNOWN.
+    """
+    measured = []
+    for pair in pairs:
+        change = changes.find(pair, metric)
+        if change is not None:
+            measured.append((pair, change))
+    ratios = [_gain(change, confidence, metric) for _, change in measured]
     levels = tested_at([_p_value(ratio) for ratio in ratios], 1 - confidence)
-    known = (
-        []
-        if metric == PERPLEXITY
-        else [metric_estimates(side, metric, confidence) for side in changes.samples]
-    )
-    found = []
-    for (pair, change), ratio, level in zip(both, ratios, levels, strict=True):
+    estimates = []
+    if metric != PERPLEXITY:
+        estimates = [metric_estimates(side, metric, confidence) for side in changes.samples]
+    points = []
+    for (pair, change), ratio, level in zip(measured, ratios, levels, strict=True):
         corrected = _gain(change, 1 - level, metric)
         if isinstance(change, QualityChange):
             before, after = change.perplexities
         else:
-            before, after = known[0][pair.before], known[1][pair.after]
-        found.append(
+            before = estimates[0][pair.before]
+            after = estimates[1][pair.after]
+        verdict = ChangeVerdict.UNKNOWN
+        if pair not in undecided:
+            verdict = _verdict(corrected, metric)
+        points.append(
             ComparedPoint(
                 baseline=pair.before,
                 candidate=pair.after,
@@ -337,15 +364,15 @@ def compared_points(
                 before=before,
                 after=after,
                 ratio=ratio,
-                verdict=ChangeVerdict.UNKNOWN if pair in undecided else _verdict(corrected, metric),
+                verdict=verdict,
                 corrected=corrected,
             )
         )
-    return found
+    return points
 
 
 def _gain(change: Change | QualityChange, confidence: float, metric: str) -> Estimate | None:
-    """Return the ratio that is above 1 where the candidate is better."""
+    """Return the ratio that is above 1 if the candidate is better."""
     ratio = change.ratio(confidence)
     if ratio is None or _DEFINITIONS[metric].higher_is_better or ratio.value == 0:
         return ratio
@@ -356,33 +383,36 @@ def _p_value(ratio: Estimate | None) -> float:
     return 1.0 if ratio is None or ratio.p_value is None else ratio.p_value
 
 
-# A smaller rise is no loss that anybody would act on; it keeps another order of summation from being called worse.
+# A smaller rise is not a loss that anybody would act on. The margin keeps a different order of
+# summation from being called worse.
 SMALLEST_RISE = 0.001
 
 
 def _verdict(gain: Estimate | None, metric: str) -> ChangeVerdict:
-    """Of a ratio whose whole interval lies above or below 1."""
+    """Return a verdict other than UNDECIDED only if the whole interval lies above or below 1."""
     if gain is None or gain.interval is None:
         return ChangeVerdict.UNKNOWN
-    words = (ChangeVerdict.FASTER, ChangeVerdict.SLOWER)
+    margin = 0.0
+    verdicts = (ChangeVerdict.FASTER, ChangeVerdict.SLOWER)
     if metric == PERPLEXITY:
-        words = (ChangeVerdict.BETTER, ChangeVerdict.WORSE)
+        margin = SMALLEST_RISE
+        verdicts = (ChangeVerdict.BETTER, ChangeVerdict.WORSE)
     elif _DEFINITIONS[metric].unit == "bytes":
-        words = (ChangeVerdict.LESS, ChangeVerdict.MORE)
-    margin = SMALLEST_RISE if metric == PERPLEXITY else 0.0
+        verdicts = (ChangeVerdict.LESS, ChangeVerdict.MORE)
     if gain.is_above(1 + margin):
-        return words[0]
-    return words[1] if gain.is_below(1 - margin) else ChangeVerdict.UNDECIDED
+        return verdicts[0]
+    return verdicts[1] if gain.is_below(1 - margin) else ChangeVerdict.UNDECIDED
 
 
 def _asked(
     pairs_of: Mapping[str, Sequence[Pair]], changes: Changes, conditions: Sequence[GateCondition]
 ) -> list[tuple[GateCondition, Pair]]:
-    """A point without a figure on one side cannot be judged; without one on either it is not asked.
+    """Return the conditions and the points that each is judged on.
 
-    Unless that is so of all points: a limit that nothing was held against was not kept.
+    A point that has the metric on one side cannot be judged. A point that has it on neither side is
+    left out, unless that is true of all points: a limit that is not checked does not hold.
     """
-    asked: list[tuple[GateCondition, Pair]] = []
+    questions: list[tuple[GateCondition, Pair]] = []
     for condition in conditions:
         metric = condition.metric
         pairs = pairs_of[metric]
@@ -390,91 +420,98 @@ def _asked(
             raise CannotCompareError(
                 "a limit on perplexity needs studies that measured quality; neither did"
             )
-        if not pairs:  # else a limit that nothing is held against would be kept
+        if not pairs:  # without an error, a limit that is never checked would hold
             raise CannotCompareError(f"a limit on {metric} needs a workload that both ran")
-        known = [
+        measured = [
             pair for pair in pairs if changes.before(pair, metric) or changes.after(pair, metric)
         ]
-        asked += [(condition, pair) for pair in known or pairs]
-    return asked
+        questions += [(condition, pair) for pair in measured or pairs]
+    return questions
 
 
 def _gates(
-    asked: Sequence[tuple[GateCondition, Pair]],
+    questions: Sequence[tuple[GateCondition, Pair]],
     changes: Changes,
     confidence: float,
     cached: Container[Pair],
 ) -> Iterator[GateResult]:
-    for condition, pair in asked:
+    for condition, pair in questions:
         change = changes.find(pair, condition.metric)
-        if change is not None:
-            judged = judge_gate(condition, pair, change, confidence, len(asked))
+        if change is None:
+            reason = changes.why_missing(pair, condition.metric)
+            yield condition.result(pair, None, Verdict.INCONCLUSIVE, reason)
+            continue
+        result = judge_gate(condition, pair, change, confidence, len(questions))
+        if pair in cached:
             unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE}
-            yield judged.model_copy(update=unsure) if pair in cached else judged
-        else:
-            yield condition.result(
-                pair, None, Verdict.INCONCLUSIVE, changes.why_missing(pair, condition.metric)
-            )
+            result = result.model_copy(update=unsure)
+        yield result
 
 
 def _unpaired(
     sides: tuple[StudyRecords, StudyRecords], changes: Changes, pairs: Sequence[Pair], metric: str
 ) -> list[Unpaired]:
-    found = []
+    unpaired = []
+    paired: set[Point] = set()
     for pair in pairs:
-        before, after = changes.before(pair, metric), changes.after(pair, metric)
+        paired.update((pair.before, pair.after))
+        before = changes.before(pair, metric)
+        after = changes.after(pair, metric)
         if before and not after:
-            found.append(_without_result(sides[1], pair.after, was_lost=True))
+            unpaired.append(_without_result(sides[1], pair.after, was_lost=True))
         elif after and not before:
-            found.append(_without_result(sides[0], pair.before, was_lost=False))
+            unpaired.append(_without_result(sides[0], pair.before, was_lost=False))
         elif not before:
-            found.append(
+            unpaired.append(
                 Unpaired(point=pair.after, reason="has no result on either side", was_lost=False)
             )
     if sides[0] is sides[1]:
-        return found
-    paired = {point for pair in pairs for point in (pair.before, pair.after)}
-    for side, other_name in ((sides[0], sides[1].name), (sides[1], sides[0].name)):
-        found += [
-            Unpaired(point=point, reason=f"is not in {other_name}", was_lost=False)
-            for point in side.plan.points
-            if point not in paired
-        ]
-    return found
+        return unpaired
+    for records, other_name in ((sides[0], sides[1].name), (sides[1], sides[0].name)):
+        for point in records.plan.points:
+            if point not in paired:
+                reason = f"is not in {other_name}"
+                unpaired.append(Unpaired(point=point, reason=reason, was_lost=False))
+    return unpaired
 
 
-def _without_result(side: StudyRecords, point: Point, *, was_lost: bool) -> Unpaired:
-    outcomes = sorted(
-        {trial.outcome.value for trial in side.trials if trial.point == point} - {Outcome.OK.value}
-    )
-    reason = f"has no result in {side.name}" + (f" ({', '.join(outcomes)})" if outcomes else "")
+def _without_result(records: StudyRecords, point: Point, *, was_lost: bool) -> Unpaired:
+    outcomes = {trial.outcome.value for trial in records.trials if trial.point == point}
+    failures = sorted(outcomes - {Outcome.OK.value})
+    reason = f"has no result in {records.name}"
+    if failures:
+        reason += f" ({', '.join(failures)})"
     return Unpaired(point=point, reason=reason, was_lost=was_lost)
 
 
 def _refuse_other_shapes(
     before: StudyRecords, after: StudyRecords, workloads: Iterable[str]
 ) -> None:
+    """Raise CannotCompareError if a workload of the same name has another shape."""
     for name in sorted(workloads):
-        own, other = before.plan.study.workload(name), after.plan.study.workload(name)
-        differing = [part for part in SHAPE if getattr(own, part) != getattr(other, part)]
+        workload = before.plan.study.workload(name)
+        other = after.plan.study.workload(name)
+        differing = []
+        for part in SHAPE:
+            value = getattr(workload, part)
+            other_value = getattr(other, part)
+            if value != other_value:
+                differing.append(f"{part} {value} and {other_value}")
         if differing:
-            raise CannotCompareError(
-                f"workload {name} is not the same: "
-                + "; ".join(
-                    f"{part} {getattr(own, part)} and {getattr(other, part)}" for part in differing
-                )
-            )
+            raise CannotCompareError(f"workload {name} is not the same: {'; '.join(differing)}")
 
 
-def _refuse_differences(found: Sequence[Difference]) -> None:
-    if not found:
+def _refuse_differences(differences: Sequence[Difference]) -> None:
+    """Raise CannotCompareError if there are differences."""
+    if not differences:
         return
-    facts = dict.fromkeys(difference.fact for difference in found)
-    said = "; ".join(
-        f"{other.fact.value}{f' ({other.subject})' if other.subject else ''}: {other.before} and {other.after}"
-        for other in found
-    )
-    allow = " ".join(f"--allow {fact.value}" for fact in facts)
+    messages = []
+    for difference in differences:
+        subject = f" ({difference.subject})" if difference.subject else ""
+        values = f"{difference.before} and {difference.after}"
+        messages.append(f"{difference.fact.value}{subject}: {values}")
+    options = dict.fromkeys(f"--allow {difference.fact.value}" for difference in differences)
     raise CannotCompareError(
-        f"not comparable, this differs: {said}; to compare all the same, add {allow}"
+        f"not comparable, this differs: {'; '.join(messages)}; "
+        f"to compare all the same, add {' '.join(options)}"
     )

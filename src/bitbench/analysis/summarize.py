@@ -1,6 +1,6 @@
-"""From the records of a study to everything a report may say."""
+"""The summary of a study: everything a report may say, computed from the records."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -41,149 +41,147 @@ from bitbench.study.metrics import METRICS, PRIMARY_METRICS
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 
-# Looked at for outliers: those a primary metric can be. The others follow from them or are extremes themselves.
+# Metrics checked for outliers: the possible primary metrics. All other metrics follow from these or
+# are extremes themselves.
 FLAGGED_METRICS = tuple(METRICS[name].column for name in PRIMARY_METRICS)
 
 MODIFIED_Z_LIMIT = 3.5  # Iglewicz and Hoaglin (1993), for 0.6745 · |x − median| / MAD
 _MAD_TO_SD = 0.6745  # third quartile of the normal distribution: MAD / sd
 
-# The MAD of three values is the distance of the nearer neighbour to the median, so two values that nearly coincide
-# make any third one look extreme: more than one in four triples of pure noise pass the z limit. A flag must also
-# matter. 10 % is five times the 2 % relative sd between trials that calls for no attention; fewer than one point in
-# 10,000 of such noise, with three to ten trials, is flagged.
+# The MAD of three values is the distance of the nearer neighbor to the median. Two values that
+# nearly coincide therefore make any third one look extreme: more than one in four triples of pure
+# noise exceed the z limit. A flag must also matter. 10 % is five times the 2 % relative sd between
+# trials that calls for no attention. With such noise and three to ten trials, fewer than one point
+# in 10,000 is flagged.
 MIN_RELATIVE_DEVIATION = 0.10
 
 MIN_TRIALS = 3  # of two values neither is the odd one
 
 
-def summarize(of: StudyRecords) -> StudySummary:
-    """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
-    plan, samples = of.plan, samples_by_point(of)
-    estimates = absolute_estimates(samples, of.study.measure.confidence)
-    fields = {field: _speeds(of, field, samples) for field in ranking_model_groups(plan)}
-    of_point = {
-        point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points
+def summarize(records: StudyRecords) -> StudySummary:
+    """Summarize a study, finished or not.
+
+    Only measured trials with the outcome OK count. All other trials appear as outcomes.
+    """
+    plan = records.plan
+    samples = samples_by_point(records)
+    speeds_by_group = {
+        group: _speeds(records, group, samples) for group in ranking_model_groups(plan)
     }
     variants = {variant.name: variant for variant in plan.variants}
-    search = of.lock.search
+    configs = []
+    for config in plan.configs:
+        variant = variants.get(config.variant)
+        configs.append(summarize_config(config, variant, records.instances, records.trials))
+    search = None
+    if records.lock.search:
+        search = rate_search_answer(rate_trials(plan.study, records.trials), records.lock.search)
+    quality_definitions = {} if plan.study.quality is None else QUALITY_DEFINITIONS
     return StudySummary(
         study=plan.study,
         primary_metric=primary_metric_of(plan).metric,
         baseline=baseline_of(plan),
         definitions=DEFINITIONS,
-        points=tuple(
-            _with_requests(
-                of, _summarize_point(point, trials, *of_point[point], estimates[point]), trials
-            )
-            for point, trials in _by_point(of).items()
-        ),
-        configs=tuple(
-            summarize_config(config, variants.get(config.variant), of.instances, of.trials)
-            for config in plan.configs
-        ),
-        rankings=_rankings(of, fields),
-        models=_models(fields) if len(fields) > 1 else (),
+        points=tuple(_summarize_points(records, speeds_by_group, samples)),
+        configs=tuple(configs),
+        rankings=tuple(_rankings(records, speeds_by_group)),
+        models=_models(speeds_by_group),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
         level=plan.level,
         in_float32=plan.in_float32,
-        search=rate_search_answer(rate_trials(plan.study, of.trials), search) if search else None,
-        quality=summarize_quality(of),
-        quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
+        search=search,
+        quality=summarize_quality(records),
+        quality_definitions=quality_definitions,
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
-        rejections=summarize_rejections(
-            of,
-            {field.baseline: speeds for field, speeds in fields.items()},
-            {field.baseline: field.configs for field in fields},
-        ),
-        parts=dict(_parts(of)),
+        rejections=summarize_rejections(records, speeds_by_group),
+        parts=dict(_parts(records)),
     )
 
 
-def _parts(of: StudyRecords) -> Iterator[tuple[str, Record]]:
-    """What features compute from the records."""
+def _parts(records: StudyRecords) -> Iterator[tuple[str, Record]]:
+    """Yield the name and the result of each feature that adds to the summary."""
     for part, feature in report_parts():
         with feature_errors_as_warnings(feature):
-            computed = Offer(feature, part.compute).load()(of)
+            computed = Offer(feature, part.compute).load()(records)
             if computed is not None:
                 yield part.name, computed
 
 
-def summarize_speeds(of: StudyRecords, config: Config) -> Speeds:
-    """Of the configs that are compared with this one."""
-    return _speeds(of, ranking_model_group(of.plan, config), samples_by_point(of))
+def summarize_speeds(records: StudyRecords, config: Config) -> Speeds:
+    """Return the speeds of the configs that are compared with this one."""
+    return _speeds(records, ranking_model_group(records.plan, config), samples_by_point(records))
 
 
-def _speeds(of: StudyRecords, field: ModelGroup, samples: Samples) -> Speeds:
-    return Speeds(
-        field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence
-    )
+def _speeds(records: StudyRecords, group: ModelGroup, samples: Samples) -> Speeds:
+    standing = group.standing(records.trials, records.starts_and_quality)
+    return Speeds(standing, samples, records.study.measure.confidence)
 
 
-def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
+def _models(groups: Collection[ModelGroup]) -> tuple[ComparedModel, ...]:
+    """Return the models of a study that has several. Empty for a study of one model."""
+    if len(groups) < 2:
+        return ()
     return tuple(
-        ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline)
-        for field in fields
+        ComparedModel(name=group.model, configs=group.configs, baseline=group.baseline)
+        for group in groups
     )
 
 
-def samples_by_point(of: StudyRecords) -> dict[Point, dict[str, Sample]]:
-    """Each figure that counts, by point."""
-    return {
-        point: _samples(
-            [trial for trial in trials if trial.counts], was_running=of.was_running(point.config)
-        )
-        for point, trials in _by_point(of).items()
-    }
+def samples_by_point(records: StudyRecords) -> dict[Point, dict[str, Sample]]:
+    """Return a sample of each metric of each point, from the trials that count."""
+    samples = {}
+    for point, trials in _by_point(records).items():
+        counted = [trial for trial in trials if trial.counts]
+        samples[point] = _samples(counted, was_running=records.was_running(point.config))
+    return samples
 
 
-def sample_values_by_start(of: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
-    """One figure of the trials that count, in groups of one start."""
-    found: dict[Point, list[list[float]]] = {}
-    for point, trials in _by_point(of).items():
+def sample_values_by_start(records: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
+    """Return one metric of the trials that count, by point, with one group of values per start."""
+    by_point: dict[Point, list[list[float]]] = {}
+    for point, trials in _by_point(records).items():
         starts: dict[str, list[float]] = {}
         for trial in trials:
             if trial.counts and (value := _certain_metrics(trial).get(metric)) is not None:
                 starts.setdefault(trial.instance_id, []).append(value)
-        found[point] = list(starts.values())
-    return found
+        by_point[point] = list(starts.values())
+    return by_point
 
 
-def _by_point(of: StudyRecords) -> dict[Point, list[TrialRecord]]:
-    of_point: dict[Point, list[TrialRecord]] = {point: [] for point in of.plan.points}
-    for trial in settle_turns(of.plan, of.trials):
-        if trial.point in of_point:
-            of_point[trial.point].append(trial)
-    return of_point
+def _by_point(records: StudyRecords) -> dict[Point, list[TrialRecord]]:
+    by_point: dict[Point, list[TrialRecord]] = {point: [] for point in records.plan.points}
+    for trial in settle_turns(records.plan, records.trials):
+        if trial.point in by_point:
+            by_point[trial.point].append(trial)
+    return by_point
 
 
-def _metrics(record: TrialRecord) -> dict[str, float]:
-    """Those that are defined, by the keys of DEFINITIONS."""
-    known = {**dict(record.metrics), **dict(record.memory)}
-    return {name: known[name] for name in DEFINITIONS if known.get(name) is not None}
+def _metrics(trial: TrialRecord) -> dict[str, float]:
+    """Return the metrics that are defined, by the keys of DEFINITIONS."""
+    values = {**dict(trial.metrics), **dict(trial.memory)}
+    return {name: values[name] for name in DEFINITIONS if values.get(name) is not None}
 
 
-def _certain_metrics(record: TrialRecord) -> dict[str, float]:
-    """Without those that a late client may have moved too far."""
-    return {
-        name: value
-        for name, value in _metrics(record).items()
-        if RECORDED[name].moves_with not in record.uncertain
-    }
+def _certain_metrics(trial: TrialRecord) -> dict[str, float]:
+    """Return the metrics without those that a late client may have moved too far."""
+    metrics = _metrics(trial)
+    for name in list(metrics):
+        if RECORDED[name].moves_with in trial.uncertain:
+            del metrics[name]
+    return metrics
 
 
 def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, Sample]:
     grouped: dict[str, dict[tuple[int, str], list[float]]] = {}
-    for record in counted:
-        start = record.block, record.instance_id
-        for metric, value in _certain_metrics(record).items():
+    for trial in counted:
+        start = trial.block, trial.instance_id
+        for metric, value in _certain_metrics(trial).items():
             grouped.setdefault(metric, {}).setdefault(start, []).append(value)
-    for peak in grouped.keys() & {
-        "peak_bytes",
-        "device_peak_bytes",
-    }:  # it only rises: one value per start
+    # A peak only rises during a start: one value per start.
+    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:
         grouped[peak] = {start: [max(values)] for start, values in grouped[peak].items()}
     return {
         metric: sample_of_starts(starts, was_running=was_running)
@@ -191,84 +189,105 @@ def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, 
     }
 
 
+def _summarize_points(
+    records: StudyRecords, speeds_by_group: Mapping[ModelGroup, Speeds], samples: Samples
+) -> Iterator[PointSummary]:
+    estimates = absolute_estimates(samples, records.study.measure.confidence)
+    group_of: dict[Point, ModelGroup] = {}
+    for group in speeds_by_group:
+        group_of |= dict.fromkeys(group.plan.points, group)
+    for point, trials in _by_point(records).items():
+        group = group_of[point]
+        summary = _summarize_point(point, trials, group, speeds_by_group[group], estimates[point])
+        yield _with_requests(records, summary, trials)
+
+
 def _summarize_point(
     point: Point,
-    records: Sequence[TrialRecord],
-    field: ModelGroup,
+    trials: Sequence[TrialRecord],
+    group: ModelGroup,
     speeds: Speeds,
     estimates: Mapping[str, Estimate],
 ) -> PointSummary:
-    plan = field.plan
-    counted = [record for record in records if record.counts]
-    failures = summarize_failures(records)
+    counted = [trial for trial in trials if trial.counts]
+    failures = summarize_failures(trials)
+    runs = []
+    for trial in trials:
+        if trial.kind == "measured" and trial.turn == 0:
+            runs.append(_run(trial, group.plan.study.objectives))
     return PointSummary(
         point=point,
         metrics=dict(estimates),
-        runs=tuple(
-            _run(record, plan.study.objectives)
-            for record in records
-            if record.kind == "measured" and record.turn == 0
-        ),
+        runs=tuple(runs),
         outliers=_outliers(counted),
         failures=failures,
         engine=summarize_engine(counted),
-        is_unfinished=is_unfinished(field, point, counted, speeds.standing, failed=bool(failures)),
+        is_unfinished=is_unfinished(group, point, counted, speeds.standing, failed=bool(failures)),
     )
 
 
 def _with_requests(
-    of: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]
+    records: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]
 ) -> PointSummary:
-    """And what its single requests say. Rows are read here and not kept: those of one point are in memory at a time."""
-    requests = pooled_requests(of, trials)
-    workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
-    was_running = of.was_running(point.point.config)
-    found = request_tails(requests, workload, confidence, was_running=was_running)
-    seen = {"tails": found, "was_running": was_running, "streams": stream_summary(requests)}
-    full = point.model_copy(update={**seen, "cached": cached_prompts(of, point.point)})
-    judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
-    return full.model_copy(update={"objectives": judged})
+    """Return the summary with the results of its single requests.
+
+    Request rows are read here and not kept, so the rows of one point at a time are in memory.
+    """
+    requests = pooled_requests(records, trials)
+    workload = records.study.workload(point.point.workload)
+    confidence = records.study.measure.confidence
+    was_running = records.was_running(point.point.config)
+    update = {
+        "tails": request_tails(requests, workload, confidence, was_running=was_running),
+        "was_running": was_running,
+        "streams": stream_summary(requests),
+        "cached": cached_prompts(records, point.point),
+    }
+    full = point.model_copy(update=update)
+    judged = [judge_objective(objective, full) for objective in records.study.objectives]
+    return full.model_copy(update={"objectives": tuple(judged)})
 
 
-def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
+def _run(trial: TrialRecord, objectives: Sequence[Objective]) -> Run:
+    why_not = trial.objectives.why_not if trial.objectives else None
     return Run(
-        trial_id=record.id,
-        instance_id=record.instance_id,
-        block=record.block,
-        outcome=record.outcome,
-        metrics=_metrics(record),
-        holds=objectives_hold(record, objectives),
-        why_not=record.objectives.why_not if record.objectives else None,
-        uncertain=record.uncertain,
-        requests=record.requests,
-        failed_requests=record.failed_requests,
+        trial_id=trial.id,
+        instance_id=trial.instance_id,
+        block=trial.block,
+        outcome=trial.outcome,
+        metrics=_metrics(trial),
+        holds=objectives_hold(trial, objectives),
+        why_not=why_not,
+        uncertain=trial.uncertain,
+        requests=trial.requests,
+        failed_requests=trial.failed_requests,
     )
 
 
 def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
-    found = []
+    outliers = []
+    certain = [_certain_metrics(trial) for trial in counted]
     for metric in FLAGGED_METRICS:
-        known = [
-            (record, value)
-            for record in counted
-            if (value := _certain_metrics(record).get(metric)) is not None
-        ]
-        values = [value for _, value in known]
-        found += [
-            Outlier(
-                trial_id=known[place][0].id,
-                metric=metric,
-                value=values[place],
-                median=float(np.median(values)),
+        measured = [index for index, metrics in enumerate(certain) if metric in metrics]
+        values = [certain[index][metric] for index in measured]
+        for position in summarize_outliers(values):
+            outliers.append(
+                Outlier(
+                    trial_id=counted[measured[position]].id,
+                    metric=metric,
+                    value=values[position],
+                    median=float(np.median(values)),
+                )
             )
-            for place in summarize_outliers(values)
-        ]
-    return tuple(found)
+    return tuple(outliers)
 
 
 def summarize_outliers(values: Sequence[float]) -> list[int]:
-    """Positions of the values that are far from the median, by the robust z-score and by at least 10 %: they are
-    flagged and shown, never dropped."""
+    """Return the positions of the values that are far from the median.
+
+    A value is far by the robust z-score and by at least 10 %. Reports flag and show such values,
+    and never drop them.
+    """
     if len(values) < MIN_TRIALS:
         return []
     series = np.asarray(values, dtype=np.float64)
@@ -277,30 +296,29 @@ def summarize_outliers(values: Sequence[float]) -> list[int]:
     mad = float(np.median(distance))
     far = _MAD_TO_SD * distance > MODIFIED_Z_LIMIT * mad
     matters = distance > MIN_RELATIVE_DEVIATION * abs(median)
-    return [int(place) for place in np.flatnonzero(far & matters)]
+    return [int(position) for position in np.flatnonzero(far & matters)]
 
 
-def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ranking, ...]:
-    """By workload, and in it by model."""
-    return tuple(
-        _rank(field, workload.name, speeds).model_copy(
-            update={"model": field.model if len(fields) > 1 else None}
-        )
-        for workload in of.study.workloads
-        for field, speeds in fields.items()
-    )
+def _rankings(
+    records: StudyRecords, speeds_by_group: Mapping[ModelGroup, Speeds]
+) -> Iterator[Ranking]:
+    """Yield the rankings by workload and, within a workload, by model."""
+    for workload in records.study.workloads:
+        for group, speeds in speeds_by_group.items():
+            model = group.model if len(speeds_by_group) > 1 else None
+            yield _rank(group, workload.name, speeds).model_copy(update={"model": model})
 
 
-def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
-    """Rank the configs of one workload, with ratios that are above 1 where a config is better."""
-    ranking = _ranked(field, workload, speeds)
+def _rank(group: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
+    """Rank the configs of one workload, with ratios that are above 1 if a config is better."""
+    ranking = _ranked(group, workload, speeds)
     baseline = ranking.baseline
     entries = []
     for entry in ranking.entries:
         ratio = None
         if baseline is not None and entry.config != baseline:
             ratio = speeds.between(entry.config, baseline, workload)
-        same_engine = _same_engine_ratio(field, workload, speeds, entry.config)
+        same_engine = _same_engine_ratio(group, workload, speeds, entry.config)
         entries.append(
             entry.model_copy(update={"ratio_to_baseline": ratio, "same_engine": same_engine})
         )
@@ -308,38 +326,38 @@ def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
 
 
 def _same_engine_ratio(
-    field: ModelGroup, workload: str, speeds: Speeds, config: Config
+    group: ModelGroup, workload: str, speeds: Speeds, config: Config
 ) -> SameEngineRatio | None:
-    """Compare a config with the unquantized model on its engine; None if that is the baseline or has no result.
+    """Compare a config with the unquantized model on its engine.
 
-    A baseline on another engine, or in another number format, says how two engines differ as well.
+    Return None if that model is the baseline or has no result. A ratio to a baseline on another
+    engine, or in another number format, also contains the difference between two engines.
     """
-    unquantized = {variant.name for variant in field.plan.variants if variant.is_dense}
-    if field.baseline is None or config.variant in unquantized:
+    unquantized = {variant.name for variant in group.plan.variants if variant.is_dense}
+    if group.baseline is None or config.variant in unquantized:
         return None
-    own = [
+    references = [
         other
-        for other in field.configs
+        for other in group.configs
         if other.engine == config.engine and other.variant in unquantized
     ]
-    if field.baseline in own:
+    if group.baseline in references:
         return None
-    for other in own:
-        if (ratio := speeds.between(config, other, workload)) is not None:
-            return SameEngineRatio(unquantized=other, ratio=ratio)
+    for reference in references:
+        if (ratio := speeds.between(config, reference, workload)) is not None:
+            return SameEngineRatio(unquantized=reference, ratio=ratio)
     return None
 
 
-def _ranked(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
-    of_workload = [point for point in field.plan.points if point.workload == workload]
+def _ranked(group: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
+    samples = {}
+    for point in group.plan.points:
+        if point.workload == workload and speeds.metric in speeds.samples[point]:
+            samples[point.config] = speeds.samples[point][speeds.metric]
     return rank_configs(
         workload,
-        {
-            point.config: own[speeds.metric]
-            for point in of_workload
-            if speeds.metric in (own := speeds.samples[point])
-        },
+        samples,
         speeds.standing,
-        baseline=field.baseline,
+        baseline=group.baseline,
         confidence=speeds.confidence,
     )

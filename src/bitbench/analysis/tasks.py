@@ -1,10 +1,11 @@
-"""Task results beside the baseline's: question by question where the answers are known.
+"""Task results compared with the baseline's, question by question if the answers are recorded.
 
-A quantized model that answers as many questions right as before may answer others. What tells two models apart is how
-many answers were **lost** (right before, wrong now) beside how many were **gained**: if nothing but chance decides,
-each of those that flipped is as likely lost as gained, so the exact test is that of a fair coin (McNemar 1947). The
-interval of the difference is that of Agresti and Min (2005) for paired shares: half a question is added to each of the
-four cells, which keeps it honest where few answers flip.
+A quantized model that answers as many questions right as before may answer different ones right.
+Two models differ by how many answers were **lost** (right before, wrong now) and how many were
+**gained**. If only chance decides, each flipped answer is as likely lost as gained, so the exact
+test is the test of a fair coin (McNemar 1947). The interval of the difference is by Agresti and Min
+(2005) for paired shares. It adds half a question to each of the four cells, which keeps it valid if
+few answers flip.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,31 +31,40 @@ def compare_tasks(
     baseline_answers: Sequence[TaskAnswer] = (),
     confidence: float = 0.95,
 ) -> tuple[TaskEstimate, ...]:
-    """Those of lm-eval as it sums them up, those of single answers beside them; all that come with bitbench together
-    are one more, named after all of them."""
-    own, others = _by_task(answers), _by_task(baseline_answers)
-    sums = {(result.task, result.metric): result for result in baseline}
-    found = [_of_result(result, sums.get((result.task, result.metric))) for result in results]
-    summed = {(result.task, result.metric) for result in results}
-    found += [_of_answers(key, own[key]) for key in own if key not in summed]
-    return tuple(
-        estimate.model_copy(update=_paired(own[key], others.get(key, {}), confidence))
-        if key in own
-        else estimate
-        for estimate in found
-        for key in [(estimate.task, estimate.metric)]
-    )
+    """Return the task results of a config, each compared with the baseline's if it has one.
+
+    lm-eval's results are its own sums. Results of single answers follow. The tasks that come with
+    bitbench also have one result together, which has the name of all of them.
+    """
+    by_task = _by_task(answers)
+    others = _by_task(baseline_answers)
+    baseline_results = {(result.task, result.metric): result for result in baseline}
+    estimates = []
+    summed = set()
+    for result in results:
+        key = (result.task, result.metric)
+        summed.add(key)
+        estimates.append(_of_result(result, baseline_results.get(key)))
+    estimates += [_of_answers(key, by_task[key]) for key in by_task if key not in summed]
+    compared = []
+    for estimate in estimates:
+        key = (estimate.task, estimate.metric)
+        update: dict[str, object] = {}
+        if key in by_task:
+            update = _paired(by_task[key], others.get(key, {}), confidence)
+        compared.append(estimate.model_copy(update=update))
+    return tuple(compared)
 
 
 def _by_task(answers: Iterable[TaskAnswer]) -> dict[Key, dict[str, TaskAnswer]]:
-    found: dict[Key, dict[str, TaskAnswer]] = {}
+    """Return the answers by task and metric, and then by question."""
+    by_task: dict[Key, dict[str, TaskAnswer]] = {}
     for answer in answers:
         if answer.task.startswith(f"{BUILT_IN}/"):
-            found.setdefault((BUILT_IN, answer.metric), {})[f"{answer.task} {answer.question}"] = (
-                answer
-            )
-        found.setdefault((answer.task, answer.metric), {})[answer.question] = answer
-    return found
+            together = by_task.setdefault((BUILT_IN, answer.metric), {})
+            together[f"{answer.task} {answer.question}"] = answer
+        by_task.setdefault((answer.task, answer.metric), {})[answer.question] = answer
+    return by_task
 
 
 def _of_answers(key: Key, answers: Answers) -> TaskEstimate:
@@ -70,48 +80,54 @@ def _of_answers(key: Key, answers: Answers) -> TaskEstimate:
 
 
 def _of_result(result: TaskResult, other: TaskResult | None) -> TaskEstimate:
-    """lm-eval gives sums: the error of a difference is that of independent ones, which is too wide rather than too
-    narrow."""
+    """Return a result of lm-eval with its difference to the baseline's.
+
+    lm-eval gives sums, so the error of the difference is that of independent results. It is too
+    large rather than too small.
+    """
+    difference = None
     error = None
-    if other and result.standard_error is not None and other.standard_error is not None:
-        error = hypot(result.standard_error, other.standard_error)
+    if other is not None:
+        difference = result.value - other.value
+        if result.standard_error is not None and other.standard_error is not None:
+            error = hypot(result.standard_error, other.standard_error)
     return TaskEstimate(
         task=result.task,
         metric=result.metric,
         value=result.value,
         standard_error=result.standard_error,
         samples=result.samples,
-        difference=result.value - other.value if other else None,
+        difference=difference,
         difference_error=error,
     )
 
 
 def _paired(answers: Answers, baseline: Answers, confidence: float) -> dict[str, object]:
-    known = [answer.is_cut for answer in answers.values() if answer.is_cut is not None]
-    found: dict[str, object] = {"cut_share": sum(known) / len(known) if known else None}
-    pairs = [
-        (answer.is_right, baseline[name].is_right)
-        for name, answer in answers.items()
-        if name in baseline
-    ]
-    if pairs:
-        lost = sum(before and not now for now, before in pairs)
-        gained = sum(now and not before for now, before in pairs)
-        flips = task_flips(lost, gained, len(pairs), confidence)
-        found |= {"flips": flips, "difference": flips.difference.value, "difference_error": None}
-    return found
+    """Return the fields of a TaskEstimate that need single answers."""
+    cut = [answer.is_cut for answer in answers.values() if answer.is_cut is not None]
+    cut_share = sum(cut) / len(cut) if cut else None
+    fields: dict[str, object] = {"cut_share": cut_share}
+    common = answers.keys() & baseline.keys()
+    if common:
+        right = {name for name in common if answers[name].is_right}
+        right_before = {name for name in common if baseline[name].is_right}
+        lost = len(right_before - right)
+        flips = task_flips(lost, len(right - right_before), len(common), confidence)
+        fields |= {"flips": flips, "difference": flips.difference.value, "difference_error": None}
+    return fields
 
 
 def task_flips(lost: int, gained: int, asked: int, confidence: float) -> TaskFlips:
-    """Of `asked` questions that both answered."""
-    count, flipped = asked + 4 * ADDED, lost + gained
-    centre = (gained - lost) / count
-    spread = sqrt(max(flipped + 2 * ADDED - count * centre**2, 0.0)) / count
+    """Return the flips of `asked` questions that both models answered, with the exact test."""
+    count = asked + 4 * ADDED
+    flipped = lost + gained
+    center = (gained - lost) / count
+    spread = sqrt(max(flipped + 2 * ADDED - count * center**2, 0.0)) / count
     half = normal_quantile((1 + confidence) / 2) * spread
     difference = Estimate(
         value=(gained - lost) / asked,
-        low=max(centre - half, -1.0),
-        high=min(centre + half, 1.0),
+        low=max(center - half, -1.0),
+        high=min(center + half, 1.0),
         confidence=confidence,
     )
     return TaskFlips(
@@ -123,30 +139,30 @@ def task_flips(lost: int, gained: int, asked: int, confidence: float) -> TaskFli
 
 
 def adjust_task_p_values(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, ...]:
-    """The p-values of each task, for all variants that it compares."""
-    places = [(row, place) for row in range(len(rows)) for place in range(len(rows[row].tasks))]
-    by_key: dict[Key, list[tuple[int, int]]] = {}
-    for row, place in places:
-        task = rows[row].tasks[place]
-        if task.flips is not None:
-            by_key.setdefault((task.task, task.metric), []).append((row, place))
+    """Return the rows with the p-values of each task adjusted for all variants it compares."""
     tasks = [list(row.tasks) for row in rows]
-    for alike in by_key.values():
-        flips = [flips for row, place in alike if (flips := tasks[row][place].flips) is not None]
-        for (row, place), known, value in zip(
-            alike, flips, holm([flip.p_value for flip in flips]), strict=True
-        ):
-            update = {"flips": known.model_copy(update={"p_value": value})}
-            tasks[row][place] = tasks[row][place].model_copy(update=update)
+    by_key: dict[Key, list[tuple[int, int, TaskFlips]]] = {}
+    for row, row_tasks in enumerate(tasks):
+        for index, task in enumerate(row_tasks):
+            if task.flips is not None:
+                key = (task.task, task.metric)
+                by_key.setdefault(key, []).append((row, index, task.flips))
+    for entries in by_key.values():
+        adjusted = holm([flips.p_value for _, _, flips in entries])
+        for (row, index, flips), p_value in zip(entries, adjusted, strict=True):
+            update = {"flips": flips.model_copy(update={"p_value": p_value})}
+            tasks[row][index] = tasks[row][index].model_copy(update=update)
     return tuple(
-        row.model_copy(update={"tasks": tuple(own)}) for row, own in zip(rows, tasks, strict=True)
+        row.model_copy(update={"tasks": tuple(row_tasks)})
+        for row, row_tasks in zip(rows, tasks, strict=True)
     )
 
 
 def needles_of(answers: Iterable[TaskAnswer]) -> Iterator[NeedleDepth]:
-    found: dict[tuple[int, int], list[bool]] = {}
+    """Yield how many needles were found at each window length and depth, in this order."""
+    by_position: dict[tuple[int, int], list[bool]] = {}
     for answer in answers:
         if answer.length is not None and answer.depth is not None:
-            found.setdefault((answer.length, answer.depth), []).append(answer.is_right)
-    for (length, depth), right in sorted(found.items()):
+            by_position.setdefault((answer.length, answer.depth), []).append(answer.is_right)
+    for (length, depth), right in sorted(by_position.items()):
         yield NeedleDepth(length=length, depth=depth, found=sum(right), asked=len(right))

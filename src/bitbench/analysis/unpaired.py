@@ -1,19 +1,20 @@
-"""Ratios of what did not alternate, on the log scale: of two studies, or of two configs that shared no two blocks.
+"""Ratios of measurements that did not alternate, on the log scale.
 
-**Two studies** (`compare_speeds`): the same points on other days. Of each point and side there are the mean log speeds
-of I starts and their variance s². As within a study (`pairs`), few starts say little about their variance, and other
-points of both studies lend what they know of it:
+**Two studies** (`unpaired_ratios`): the same points on different days. Each point and side has the
+mean log speeds of I starts and their variance s². As within a study (`pairs`), few starts say
+little about their variance, so variances are pooled with the other points of both studies:
 
     v   = s₁²/I₁ + s₂²/I₂,   ν degrees of freedom (Welch–Satterthwaite)
     se² = max((d0·S²·(1/I₁ + 1/I₂) + ν·v) / (d0 + ν),  v,  f),   df = d0 + ν
 
-S² is the pooled variance of the other points of both studies that lend d0 degrees of freedom: those of the same
-workload in full, those of others as `variance_shrinkage` has it.
+S² is the pooled variance of the other points of both studies, with d0 degrees of freedom. Points of
+the same workload count in full, points of other workloads as in `lent_by_other_workloads`.
 
-No formula knows how the machine itself differs from one study to the next: a ratio across studies includes that.
+No formula contains how the machine itself differs from one study to the next. A ratio across
+studies includes that difference.
 
-**Two samples** (`unpaired_ratio`), of which no more is known than their means and errors: Welch's standard error from
-the errors of both log means.
+**Two samples** (`unpaired_ratio`) of which only means and errors are available: Welch's standard
+error from the errors of both log means.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,9 +35,8 @@ from bitbench.analysis.pairs import (
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Point
 
-Starts = Sequence[
-    Sequence[float]
-]  # logarithms of a speed or a time: one group per start, one value per trial
+# Logarithms of a speed or a time: one group per start, one value per trial.
+Starts = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -54,45 +54,53 @@ class _Side:
 
     @property
     def of_mean(self) -> float:
+        """Return the variance of the mean."""
         return self.variance / self.starts
 
 
 def unpaired_ratios(
     before: Mapping[Point, Starts], after: Mapping[Point, Starts]
 ) -> dict[Point, LogRatio]:
-    """after / before of each point that has two starts or more on both sides; points of one side lend all the same."""
-    earlier, later = _sides(before), _sides(after)
+    """Return after / before of each point that has two starts or more on both sides.
+
+    Points that only one side has still add to the pooled variance.
+    """
+    earlier = _sides(before)
+    later = _sides(after)
     pools = _by_workload([*earlier.items(), *later.items()])
-    found = {}
+    ratios = {}
     for point in earlier:
         if point in later:
-            own = pools[point.workload]
-            others = lent_by_other_workloads(
-                own, (pool for name, pool in pools.items() if name != point.workload)
-            )
-            found[point] = _ratio(earlier[point], later[point], own, others)
-    return found
+            others = lent_by_other_workloads(point.workload, pools)
+            ratios[point] = _ratio(earlier[point], later[point], pools[point.workload], others)
+    return ratios
 
 
 def _by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
-    found: dict[str, list[Pool]] = {}
+    """Return the pooled variance of each workload."""
+    by_workload: dict[str, list[Pool]] = {}
     for point, side in sides:
-        found.setdefault(point.workload, []).append(Pool(side.variance, side.degrees_of_freedom))
-    return {workload: pool_variances(pools) for workload, pools in found.items()}
+        pool = Pool(side.variance, side.degrees_of_freedom)
+        by_workload.setdefault(point.workload, []).append(pool)
+    return {workload: pool_variances(pools) for workload, pools in by_workload.items()}
 
 
 def _sides(study: Mapping[Point, Starts]) -> dict[Point, _Side]:
-    known = {
-        point: [np.asarray(start) for start in starts if len(start)]
-        for point, starts in study.items()
-    }
-    return {point: _side(starts) for point, starts in known.items() if len(starts) > 1}
+    """Return the points with two starts or more."""
+    sides = {}
+    for point, starts in study.items():
+        arrays = [np.asarray(start) for start in starts if len(start)]
+        if len(arrays) > 1:
+            sides[point] = _side(arrays)
+    return sides
 
 
 def _side(starts: Sequence[Floats]) -> _Side:
     means = [float(start.mean()) for start in starts]
     spare = sum(start.size - 1 for start in starts)
-    within = sum(float(start.var()) * start.size for start in starts) / spare if spare else 0.0
+    within = 0.0
+    if spare:
+        within = sum(float(start.var()) * start.size for start in starts) / spare
     return _Side(
         mean=float(np.mean(means)),
         starts=len(starts),
@@ -102,25 +110,33 @@ def _side(starts: Sequence[Floats]) -> _Side:
 
 
 def _ratio(before: _Side, after: _Side, workload: Pool, others: Pool) -> LogRatio:
-    own = before.of_mean + after.of_mean
-    freedom = _satterthwaite([(side.of_mean, side.degrees_of_freedom) for side in (before, after)])
-    from_own = min(
+    variance = before.of_mean + after.of_mean
+    freedom = _satterthwaite(
+        [
+            (before.of_mean, before.degrees_of_freedom),
+            (after.of_mean, after.degrees_of_freedom),
+        ]
+    )
+    from_workload = min(
         LENDING_LIMIT,
         workload.degrees_of_freedom - before.degrees_of_freedom - after.degrees_of_freedom,
     )
-    from_others = min(LENDING_LIMIT - from_own, others.degrees_of_freedom)
-    lent = from_own * workload.variance + from_others * others.variance
-    total = from_own + from_others + freedom
-    moderated = (lent * (1 / before.starts + 1 / after.starts) + freedom * own) / total
+    from_others = min(LENDING_LIMIT - from_workload, others.degrees_of_freedom)
+    pooled = from_workload * workload.variance + from_others * others.variance
+    total = from_workload + from_others + freedom
+    moderated = (pooled * (1 / before.starts + 1 / after.starts) + freedom * variance) / total
     return LogRatio(
         log_mean=after.mean - before.mean,
-        standard_error=sqrt(max(moderated, own, before.from_trials + after.from_trials)),
+        standard_error=sqrt(max(moderated, variance, before.from_trials + after.from_trials)),
         degrees_of_freedom=total,
     )
 
 
 def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
-    """Degrees of freedom of a sum of variances, each with its own (Welch–Satterthwaite)."""
+    """Return the degrees of freedom of a sum of variances (Welch–Satterthwaite).
+
+    Each part is a variance and its degrees of freedom.
+    """
     total = sum(variance for variance, _ in parts)
     if total == 0:
         return sum(freedom for _, freedom in parts)
@@ -128,15 +144,18 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
 
 
 def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate | None:
-    """`first` / `second`; None where a ratio is not defined (a mean that is not positive)."""
+    """Return `first` / `second`, or None if a mean is not positive.
+
+    The ratio has no interval if a sample has a single start.
+    """
     if first.mean <= 0 or second.mean <= 0:
         return None
     log_mean = log(first.mean / second.mean)
     if first.uncertainty is None or second.uncertainty is None:
         return Estimate(value=exp(log_mean))
     parts = [
-        (own.standard_error**2, own.degrees_of_freedom)
-        for own in (first.uncertainty, second.uncertainty)
+        (first.uncertainty.standard_error**2, first.uncertainty.degrees_of_freedom),
+        (second.uncertainty.standard_error**2, second.uncertainty.degrees_of_freedom),
     ]
     return LogRatio(
         log_mean=log_mean,
@@ -146,13 +165,11 @@ def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate
 
 
 def unpaired_speed_ratio(
-    own: Sample | None, other: Sample | None, confidence: float, *, higher_is_better: bool
+    first: Sample | None, second: Sample | None, confidence: float, *, higher_is_better: bool
 ) -> Estimate | None:
-    """More than 1 where `own` is better, whichever way that is; None where one is missing."""
-    if own is None or other is None:
+    """Return a ratio above 1 if `first` is better. None if one of the two is missing."""
+    if first is None or second is None:
         return None
-    return (
-        unpaired_ratio(own, other, confidence)
-        if higher_is_better
-        else unpaired_ratio(other, own, confidence)
-    )
+    if higher_is_better:
+        return unpaired_ratio(first, second, confidence)
+    return unpaired_ratio(second, first, confidence)

@@ -1,1 +1,1 @@
-"""What a command does, callable from Python: the functions behind `import bitbench`."""
+"""The functions behind `import bitbench`, which do from Python what the commands do."""

@@ -1,4 +1,4 @@
-"""Compares two study folders, or two variants of one."""
+"""The comparison of two study folders, or of two variants in one."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,31 +23,39 @@ def compare(
 ) -> Comparison:
     """Compare two study folders point by point, or two `variants` of one.
 
-    `fail_if` are limits such as "output_throughput < -3%", whose figures are shown besides the primary metric; `allow`
-    are facts that may differ; `allow_inconclusive` counts a limit that an interval contains as met.
+    `fail_if` lists limits such as "output_throughput < -3%". Their metrics are shown next to the
+    primary metric. `allow` lists facts that may differ. `allow_inconclusive` accepts a limit that
+    an interval contains.
     """
     conditions = [gate_condition(text) for text in fail_if]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
-        before, after = (
-            StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate)
-        )
-        found = compare_studies(before, after, conditions=conditions, allowed=allowed)
+        before = StudyFolder.existing(Path(baseline)).read()
+        after = StudyFolder.existing(Path(candidate)).read()
+        comparison = compare_studies(before, after, conditions=conditions, allowed=allowed)
     elif candidate is None and variants is not None:
         if allowed:
             raise UsageError(
-                "--allow is for two study folders; between variants of one, what differs is named and allowed"
+                "--allow is for two study folders; "
+                "between variants of one, what differs is named and allowed"
             )
-        both = StudyFolder.existing(Path(baseline)).read()
-        found = compare_within_study(both, _pairs(both.plan, *variants), conditions=conditions)
+        study = StudyFolder.existing(Path(baseline)).read()
+        pairs = _pairs(study.plan, *variants)
+        comparison = compare_within_study(study, pairs, conditions=conditions)
     else:
         raise UsageError("give two study folders, or one and --variants OLD NEW")
-    return found.model_copy(update={"allow_inconclusive": allow_inconclusive})
+    return comparison.model_copy(update={"allow_inconclusive": allow_inconclusive})
 
 
 def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
-    """By full name; or two variants, or recipes of one model, on each engine that has both; or two engines with each
-    variant that has both."""
+    """Return the pairs of configs that two names mean. Raise UsageError if there are none.
+
+    1. Two full names of configs.
+    2. Two variants, on each engine that has both.
+    3. Two recipes, for each model and engine that has both.
+    4. Two engines, with each variant that has both.
+    """
+    configs = plan.configs
     variants = {variant.name: variant for variant in plan.variants}
 
     def recipe(config: Config) -> str:
@@ -56,25 +64,23 @@ def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
     def model_and_engine(config: Config) -> tuple[str, str]:
         return variants[config.variant].model_name, config.engine
 
-    # What the two are called by, and what they must have in common.
-    ways: tuple[tuple[Callable[[Config], str], Callable[[Config], object]], ...] = (
+    # The name of a config, and what the two configs of a pair must have in common.
+    meanings: tuple[tuple[Callable[[Config], str], Callable[[Config], object]], ...] = (
         (lambda config: config.name, lambda _: None),
         (lambda config: config.variant, lambda config: config.engine),
         (recipe, model_and_engine),
         (lambda config: config.engine, lambda config: config.variant),
     )
-    for called, common in ways:
-        before, after = (
-            [config for config in plan.configs if called(config) == wanted] for wanted in (old, new)
-        )
-        if pairs := [
-            (first, second)
-            for first in before
-            for second in after
-            if common(first) == common(second)
-        ]:
+    for get_name, get_common in meanings:
+        pairs: list[tuple[Config, Config]] = []
+        for before in configs:
+            for after in configs:
+                is_named = get_name(before) == old and get_name(after) == new
+                if is_named and get_common(before) == get_common(after):
+                    pairs.append((before, after))
+        if pairs:
             return pairs
     raise UsageError(
-        f"{old} and {new} are not two variants, recipes, engines or configs of this study that can be paired; it "
-        f"has {', '.join(config.name for config in plan.configs)}"
+        f"{old} and {new} are not two variants, recipes, engines or configs of this study "
+        f"that can be paired; it has {', '.join(config.name for config in configs)}"
     )

@@ -1,5 +1,5 @@
-"""The Python interface: what `import bitbench` offers, with `compare` and `recommend` of the files beside this one.
-Every function does what the command of its name does."""
+"""The Python interface: the functions that `import bitbench` offers, except `compare` and
+`recommend`, which have their own files. Each function does what the command of its name does."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +23,8 @@ AskedFor = str | Path | Study
 
 
 def plan(study: AskedFor) -> Plan:
-    """What a study would run, and what it refuses and why. Runs nothing. `study` is a file, or a `bitbench.Study`."""
+    """Return the points that a study would run, and the refused ones with the reason. It starts
+    nothing. `study` is a file or a `bitbench.Study`."""
     return plan_study(_asked(study), Workplace())
 
 
@@ -36,24 +37,32 @@ def run(
     observer: Observer | None = None,
     key_from: Sequence[str] = (),
 ) -> Results:
-    """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
+    """Run a study, or resume an interrupted one, and return its results.
 
-    `on`: nodes that run a block each, as `bitbench run --on` names them ("ray://HEAD:PORT", "gpus").
+    `into` is the results folder, by default ./NAME of the study.
 
-    `mirror`: a URL such as s3://BUCKET/PATH where records are copied after each group, and come from at the start.
+    `on` are nodes that run a block each, as in `bitbench run --on` ("ray://HEAD:PORT", "gpus").
 
-    Progress goes to the logger `bitbench`, unless there is an `observer`. `key_from` lists environment variables whose
-    values the study may send as API keys, beside OPENAI_API_KEY and BITBENCH_*.
+    `mirror` is a URL such as s3://BUCKET/PATH. Records are copied there after each group, and
+    fetched from there at the start.
+
+    Progress goes to the logger `bitbench`, unless there is an `observer`. `key_from` lists
+    environment variables whose values the study may send as API keys, in addition to OPENAI_API_KEY
+    and BITBENCH_*.
     """
-    at = Workplace()
+    workplace = Workplace()
     source = StudySource.of(_asked(study))
     executor = None if on is None else executor_at(on)
-    place = None if into is None else Path(into)
-    watching = observer or LogObserver()
     folder = runner.measure_study(
-        source, place, watching, at, on=executor, mirror=mirror, key_from=key_from
+        source,
+        None if into is None else Path(into),
+        observer or LogObserver(),
+        workplace,
+        on=executor,
+        mirror=mirror,
+        key_from=key_from,
     )
-    return Results(folder, at.home)
+    return Results(folder, workplace.home)
 
 
 def load(
@@ -81,11 +90,16 @@ def load(
     on: str | None = None,
     observer: Observer | None = None,
 ) -> Results:
-    """Measure a running OpenAI-compatible endpoint: a sweep over `concurrency` or `rate`, or with `slo`
-    alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds).
+    """Measure a running OpenAI-compatible endpoint, and return the results.
 
-    `nodes`, `on`: so many machines of a Ray cluster send the requests together.
+    With `concurrency` or `rate` it is a sweep. With `slo` alone it is a search for the highest rate
+    that meets these objectives ("ttft_p99=200ms", or names and seconds).
+
+    With `on`, the machines of a Ray cluster send the requests together, or `nodes` of them.
     """
+    precision_share = None
+    if precision is not None:
+        precision_share = checked(lambda: parse_fraction(precision), about="precision")
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),
         rate=None if rate is None else tuple(rate),
@@ -98,35 +112,28 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=None
-        if precision is None
-        else checked(lambda: parse_fraction(precision), about="precision"),
+        precision=precision_share,
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
-    at = Workplace()
+    workplace = Workplace()
+    folder = None if into is None else Path(into)
     with load_client(nodes, on, api_key_env=api_key_env) as client:
         prepared = prepare_load(
-            url,
-            options,
-            client,
-            into=None if into is None else Path(into),
-            model=model,
-            api_key_env=api_key_env,
+            url, options, client, into=folder, model=model, api_key_env=api_key_env
         )
-        return Results(
-            measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home
-        )
+        results = measure_endpoint_study(prepared, observer or LogObserver(), client, workplace)
+        return Results(results, workplace.home)
 
 
 def read(folder: Place) -> Results:
-    """The results in a study folder. Needs neither the engines nor the model."""
+    """Return the results in a study folder. It needs neither the engines nor the model."""
     return Results(StudyFolder.existing(Path(folder)), default_home())
 
 
 def report(folder: Place) -> Path:
-    """Write the report of a study folder from its records; the path is that of its page."""
+    """Write the report of a study folder from its records, and return the path of its page."""
     return read(folder).report()
 
 

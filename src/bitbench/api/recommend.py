@@ -1,11 +1,12 @@
-"""What to run under limits, from a study folder, and the command that serves it as it was measured."""
+"""The recommendation from a study folder under limits, and the command that serves the config as it
+was measured."""
 
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bitbench.analysis.recommend import recommend as recommend_of
-from bitbench.analysis.results.recommendation import Limits, Recommendation
+from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.engines import registry
 from bitbench.engines.environments import environment_python, python_in
 from bitbench.machine.workplace import default_home
@@ -13,6 +14,7 @@ from bitbench.planning.plan import planned_engine_loads, planned_engine_setup
 from bitbench.ports import Deployable, Launch
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.write import StudyReport
+from bitbench.study.hardware import Capability
 from bitbench.study.plan import Config
 from bitbench.study.secrets import is_secret, without_secret_options
 from bitbench.study.study_file import checked, checked_objectives
@@ -24,8 +26,9 @@ _HOME = "$BITBENCH_HOME"
 
 
 def recommended_deployment(records: StudyRecords, config: Config, home: Path) -> tuple[str, ...]:
-    """Words for a shell, quoted, keys hidden, in the engine's environment below `home` where that is installed. None
-    where the engine has no such command, has nothing to load, or is unknown here."""
+    """Return the quoted words of the shell command that serves a config, with keys hidden. It uses
+    the engine's environment below `home` if that is installed. The result is empty if the engine
+    has no such command, has nothing to load, or is unknown here."""
     plan = records.plan
     setup = plan.study.engine(config.engine)
     try:
@@ -34,11 +37,10 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
         return ()
     if not isinstance(engine, Deployable):
         return ()
-    capabilities = [
-        known
-        for accelerator in records.lock.host.accelerators
-        if (known := accelerator.compute_capability)
-    ]
+    capabilities: list[Capability] = []
+    for accelerator in records.lock.host.accelerators:
+        if accelerator.compute_capability:
+            capabilities.append(accelerator.compute_capability)
     variant = plan.variant(config.variant)
     launch = Launch(
         setup=planned_engine_setup(setup, engine),
@@ -54,15 +56,16 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
         variables, words = engine.deployment(launch)
     except ModelError:
         return ()
-    shown = [
-        f"{name}={'•••' if is_secret(name) else shlex.quote(value)}"
-        for name, value in variables.items()
-    ]
-    return (*shown, *map(_quoted, without_secret_options(words)))
+    assignments: list[str] = []
+    for name, value in variables.items():
+        shown_value = "•••" if is_secret(name) else shlex.quote(value)
+        assignments.append(f"{name}={shown_value}")
+    return (*assignments, *map(_quoted, without_secret_options(words)))
 
 
 def _python(environment: str | None, variant: Variant, home: Path) -> Path | None:
-    """Where the variant is below a home that shared records do not name, so is the environment."""
+    """Return the Python of an engine's environment, or None if it has none. Shared records write
+    `$BITBENCH_HOME` for the home folder, and then the result begins with it too."""
     if environment is None:
         return None
     if variant.path is not None and variant.path.parts[0] == _HOME:
@@ -74,7 +77,7 @@ def _python(environment: str | None, variant: Variant, home: Path) -> Path | Non
 
 
 def _quoted(word: str) -> str:
-    """A shell still fills in the home that shared records name instead of their own."""
+    """Return the word quoted for a shell, which still expands `$BITBENCH_HOME` at its beginning."""
     inside = word.removeprefix(_HOME)
     return shlex.quote(word) if inside == word else f'"{_HOME}"{shlex.quote(inside)}'
 
@@ -88,20 +91,20 @@ def recommend(
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
 ) -> Recommendation:
-    """The fastest config that meets the limits with confidence, and what rules out the others."""
+    """Return the fastest config that meets the limits with confidence, and the reasons against the
+    others."""
     limits = _limits(slo, max_memory, max_quality_loss)
     home = default_home()
-    of = StudyReport(StudyFolder.existing(Path(folder)), home)
-    found = recommend_of(of.summary, limits, workloads=workloads, engines=engines)
-    choices = [
-        choice.model_copy(
-            update={"deploy": recommended_deployment(of.records, choice.chosen, home)}
-        )
-        if choice.chosen
-        else choice
-        for choice in found.choices
-    ]
-    return found.model_copy(update={"choices": tuple(choices)})
+    report = StudyReport(StudyFolder.existing(Path(folder)), home)
+    recommendation = recommend_of(report.summary, limits, workloads=workloads, engines=engines)
+    choices: list[Choice] = []
+    for choice in recommendation.choices:
+        if choice.chosen:
+            deploy = recommended_deployment(report.records, choice.chosen, home)
+            choices.append(choice.model_copy(update={"deploy": deploy}))
+        else:
+            choices.append(choice)
+    return recommendation.model_copy(update={"choices": tuple(choices)})
 
 
 def _limits(
@@ -109,13 +112,16 @@ def _limits(
     max_memory: str | int | None,
     max_quality_loss: str | float | None,
 ) -> Limits:
-    """As a person writes them (`4GB`, `1%`), or as numbers: bytes, and a share of one."""
+    """Parse limits as a person writes them (`4GB`, `1%`), or as numbers: bytes, and a share of
+    1."""
+    memory_bytes = None
+    if max_memory is not None:
+        memory_bytes = checked(lambda: parse_bytes(max_memory), about="--max-memory")
+    quality_loss = None
+    if max_quality_loss is not None:
+        quality_loss = checked(lambda: parse_fraction(max_quality_loss), about="--max-quality-loss")
     return Limits(
         objectives=checked_objectives(slo),
-        memory_bytes=None
-        if max_memory is None
-        else checked(lambda: parse_bytes(max_memory), about="--max-memory"),
-        quality_loss=None
-        if max_quality_loss is None
-        else checked(lambda: parse_fraction(max_quality_loss), about="--max-quality-loss"),
+        memory_bytes=memory_bytes,
+        quality_loss=quality_loss,
     )

@@ -1,5 +1,5 @@
-"""A study folder as a person works with it in Python: typed records, figures with intervals, tables, and its
-published forms as text."""
+"""A study folder for work in Python: typed records, metrics with intervals, tables, and its
+published formats as text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -31,16 +31,17 @@ R = TypeVar("R")
 
 
 class ResultTable:
-    """Rows that are read when they are asked for."""
+    """A table whose rows are read on demand."""
 
     def __init__(self, read: "Callable[[], pa.Table]") -> None:
         self._read = read
 
     def to_arrow(self) -> "pa.Table":
+        """Return a pyarrow.Table."""
         return self._read()
 
     def to_pandas(self) -> Any:
-        """A pandas.DataFrame; pandas must be installed separately."""
+        """Return a pandas.DataFrame. Raise StoreError if pandas, a separate package, is missing."""
         try:
             import_module("pandas")
         except ImportError as error:
@@ -72,7 +73,7 @@ class Records(ResultTable, Sequence[R], Generic[R]):
 
 
 class Results:
-    """What a study folder holds. Tables of records have the columns of `bitbench query`."""
+    """The content of a study folder. Tables of records have the columns of `bitbench query`."""
 
     def __init__(self, folder: StudyFolder, home: Path) -> None:
         self._of = StudyReport(folder, home)
@@ -94,24 +95,26 @@ class Results:
 
     @property
     def summary(self) -> StudySummary:
-        """Everything that a report says, in numbers: rankings, open questions, causes, and estimates with intervals."""
+        """All numbers of the report: rankings, open questions, causes, and estimates with
+        intervals."""
         return self._of.summary
 
     @cached_property
     def trials(self) -> Records[TrialRecord]:
-        """The measured trials that ended well: what a mean may be taken over."""
+        """The successful measured trials, which every mean is taken over."""
         return self._trials(lambda trial: trial.kind == "measured" and trial.outcome is Outcome.OK)
 
     @cached_property
     def excluded_trials(self) -> Records[TrialRecord]:
-        """The measured trials that enter no figure, each with its outcome: failed, or rejected."""
+        """The measured trials that count in no metric, each with its outcome: failed or
+        rejected."""
         return self._trials(
             lambda trial: trial.kind == "measured" and trial.outcome is not Outcome.OK
         )
 
     @cached_property
     def warm_ups(self) -> Records[TrialRecord]:
-        """The trials before the measured ones, which are slower and enter no figure."""
+        """The trials before the measured ones, which are slower and count in no metric."""
         return self._trials(lambda trial: trial.kind == "warmup")
 
     @cached_property
@@ -126,56 +129,62 @@ class Results:
 
     @property
     def requests(self) -> ResultTable:
-        """One row per request of `trials`; there may be millions, so they are no Python objects."""
-        kept = replace(self._of.records, trials=tuple(self.trials))
-        return ResultTable(lambda: self._table("requests", kept))
+        """A table of the requests of `trials`. There may be millions, so they are not Python
+        objects."""
+        records = replace(self._of.records, trials=tuple(self.trials))
+        return ResultTable(lambda: self._table("requests", records))
 
     @property
     def points(self) -> Records[PointSummary]:
-        """Each config on each workload. As a table: one row per figure, with its interval."""
+        """Each config on each workload. As a table: one row per metric, with its interval."""
         return Records(self.summary.points, lambda: _figures(self.summary))
 
     def report(self) -> Path:
-        """Write report/ and give the path of its page, index.html."""
+        """Write the folder report/, and return the path of its page, index.html."""
         self._of.write()
         return self._of.page
 
-    def _trials(self, is_wanted: Callable[[TrialRecord], bool]) -> Records[TrialRecord]:
-        kept = replace(self._of.records, trials=tuple(filter(is_wanted, self._of.records.trials)))
-        return Records(kept.trials, lambda: self._table("trials", kept))
+    def _trials(self, is_selected: Callable[[TrialRecord], bool]) -> Records[TrialRecord]:
+        selected = tuple(filter(is_selected, self._of.records.trials))
+        records = replace(self._of.records, trials=selected)
+        return Records(selected, lambda: self._table("trials", records))
 
     def _table(self, name: str, records: StudyRecords) -> "pa.Table":
         from bitbench.records.arrow_tables import study_arrow_table
 
-        return study_arrow_table(records, name).drop_columns(
-            ["folder", "study"]
-        )  # the same in each row
+        # Folder and study are the same in each row.
+        return study_arrow_table(records, name).drop_columns(["folder", "study"])
 
 
 def _figures(summary: StudySummary) -> "pa.Table":
+    """Return a table with a row per point and metric."""
     import pyarrow as pa
 
-    rows: list[dict[str, Json]] = [
-        {
-            "variant": point.point.config.variant,
-            "engine": point.point.config.engine,
-            "workload": point.point.workload,
-            "metric": name,
-            "unit": summary.definitions[name].unit if name in summary.definitions else None,
-            "mean": shown.value,
-            "sd": estimate.basis.trial_sd if estimate.basis else None,
-            "low": shown.low,
-            "high": shown.high,
-            "instances": estimate.basis.starts if estimate.basis else None,
-            "trials": estimate.basis.trials if estimate.basis else None,
-            "note": shown.note,
-        }
-        for point in summary.points
-        for name, estimate in point.metrics.items()
-        for shown in [_shown(name, point)]
-    ]
-    text, number, count = pa.string(), pa.float64(), pa.int64()
-    kinds = {
+    rows: list[dict[str, Json]] = []
+    for point in summary.points:
+        for name, estimate in point.metrics.items():
+            definition = summary.definitions.get(name)
+            basis = estimate.basis
+            interval = _shown(name, point)
+            rows.append(
+                {
+                    "variant": point.point.config.variant,
+                    "engine": point.point.config.engine,
+                    "workload": point.point.workload,
+                    "metric": name,
+                    "unit": definition.unit if definition else None,
+                    "mean": interval.value,
+                    "sd": basis.trial_sd if basis else None,
+                    "low": interval.low,
+                    "high": interval.high,
+                    "instances": basis.starts if basis else None,
+                    "trials": basis.trials if basis else None,
+                    "note": interval.note,
+                }
+            )
+    number = pa.float64()
+    count = pa.int64()
+    types = {
         "mean": number,
         "sd": number,
         "low": number,
@@ -183,29 +192,29 @@ def _figures(summary: StudySummary) -> "pa.Table":
         "instances": count,
         "trials": count,
     }
-    names = ("variant", "engine", "workload", "metric", "unit", *kinds, "note")
-    return pa.Table.from_pylist(
-        rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names])
-    )
+    names = ("variant", "engine", "workload", "metric", "unit", *types, "note")
+    fields = [(name, types.get(name, pa.string())) for name in names]
+    return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 
 def _shown(name: str, point: PointSummary) -> Estimate:
-    """Of the tail what the requests of all trials say, where they were kept; `high` is None where that is open."""
-    known = find_metric(name)
-    tail = point.tails.get(name) if known is not None and known.is_tail else None
+    """Return a metric of a point. A percentile is over the requests of all trials if they were
+    stored, and its `high` is None if that is open."""
+    metric = find_metric(name)
+    tail = point.tails.get(name) if metric is not None and metric.is_tail else None
     return point.metrics[name] if tail is None else tail
 
 
-def study_text(of: StudyReport, form: str) -> str:
-    """Return one of the `formats` of what a folder holds. Raises StoreError if it holds nothing to show."""
+def study_text(report: StudyReport, form: str) -> str:
+    """Return a study folder in one of the `formats`. Raise StoreError if it holds nothing to
+    show."""
     match form:
-        case (
-            Form.HTML
-        ):  # the page is made by the report itself, with its figures; this is a copy of it
-            of.write()
-            return of.page.read_text(encoding="utf-8")
+        case Form.HTML:
+            # The report writes the page with its charts, and this is a copy of it.
+            report.write()
+            return report.page.read_text(encoding="utf-8")
         case Form.CSV:
-            return csv_text(trial_rows(of.summary, of.records))
+            return csv_text(trial_rows(report.summary, report.records))
         case Form.JSON:
-            return json_text(of.summary, trial_rows(of.summary, of.records))
-    return str(offered("formats")[form].load()(of))
+            return json_text(report.summary, trial_rows(report.summary, report.records))
+    return str(offered("formats")[form].load()(report))

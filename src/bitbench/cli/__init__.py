@@ -1,8 +1,8 @@
-"""Arguments in, exit code out; what a terminal would obey or hide is spelled out. Imports that cost time are made where
-they are needed, so that --help stays quick.
+"""The console script: it runs a command, explains its errors, and returns its exit code.
 
-Whatever is written plainly passes here: texts, tables of data, usage errors, warnings, tracebacks. What is drawn with
-colours passes `terminal`.
+Plain output passes through the streams of this module, which spell out control characters: texts,
+tables of data, usage errors, warnings and tracebacks. Colored output passes through `terminal`.
+Expensive imports are inside functions, so that --help stays quick.
 """
 
 import os
@@ -20,7 +20,8 @@ from bitbench.util.text import visible
 
 
 def main() -> None:
-    """The console script: a person gets one sentence, a traceback only with --debug."""
+    """Run the command line, and exit with its code. Errors are one sentence, with a traceback only
+    with --debug."""
     with visible_streams(), warnings.catch_warnings():
         _show_plugin_warnings_as_a_line()
         try:
@@ -28,77 +29,80 @@ def main() -> None:
 
             if _command_word() and not {"--help", "--version"} & set(sys.argv[1:]):
                 _end_what_is_left_over()
-            code = ExitCode(
-                app(standalone_mode=False) or ExitCode.DONE
-            )  # typer gives the code of a typer.Exit
+            # Typer returns the code of a typer.Exit.
+            code = ExitCode(app(standalone_mode=False) or ExitCode.DONE)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             code = _explained(error)
         if code is ExitCode.STOPPED:
-            resumes = "; finished trials are kept, and the same command resumes"
-            _say(f"stopped{resumes if _can_resume(_command_word()) else ''}")
+            message = "stopped"
+            if _can_resume(_command_word()):
+                message += "; finished trials are kept, and the same command resumes"
+            _say(message)
     raise SystemExit(int(code))
 
 
 def _explained(error: BaseException) -> ExitCode:
-    """What is said of it, and the code to end with. Within `except`."""
+    """Print the error, and return the exit code. Call it within `except`."""
     import typer
 
-    # Of its errors of usage typer exports only this one; the others are beside it, in click or in a copy of it.
+    # The only usage error that typer exports. Its base class is in click or in a copy of click.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
     match error:
         case BitbenchError():
             return _fail(str(error), error.exit_code)
         case usage_error():
-            error.message = error.message.replace(
-                "Value error, ", ""
-            )  # what pydantic puts before our own words
+            # Pydantic puts this prefix before bitbench's message.
+            error.message = error.message.replace("Value error, ", "")
             error.show()
             return _fail_as_json(error.format_message(), ExitCode.USAGE)
-        case KeyboardInterrupt() | typer.Abort():  # the latter: a question that was left unanswered
+        case KeyboardInterrupt() | typer.Abort():  # the latter: a question without an answer
             return ExitCode.STOPPED
-        case (
-            BrokenPipeError() | SystemExit(code=1)
-        ):  # the reader is gone: rich and typer leave by exit(1)
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # what is left has nowhere to go
+        case BrokenPipeError() | SystemExit(code=1):
+            # The reader is gone. Rich and typer leave by exit(1). The rest has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.PIPE_CLOSED
         case SystemExit():
             raise error
         case OSError() if (fault := machine_faults.explain_machine_fault(error)) is not None:
             return _fail(f"{fault}, then repeat the command", ExitCode.UNAVAILABLE)
-    said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
-    return _fail(said, ExitCode.DEFECT)
+    return _fail(
+        f"unexpected {type(error).__name__}: {error}; "
+        "this is a bug in bitbench; --debug shows the traceback",
+        ExitCode.DEFECT,
+    )
 
 
-def _can_resume(command: str) -> bool:
+def _can_resume(name: str) -> bool:
     from bitbench.cli.app import all_commands
 
-    known = all_commands()
-    return command in known and known[command][0].resumes
+    commands = all_commands()
+    return name in commands and commands[name][0].resumes
 
 
 def _end_what_is_left_over() -> None:
-    """Engines of a run that was killed together with all that guarded them."""
+    """End the engines of a run that was killed together with its guardians."""
     from bitbench.engines.left_over import end_left_over
 
     try:
-        if ended := end_left_over():
-            _say(
-                f"ended {ended} process(es) of engines that a killed run had left behind",
-                "note",
-                "yellow",
-            )
+        ended = end_left_over()
     except TimeoutError:
         _say(
             "engines that a killed run left behind cannot be ended and disturb what is measured",
             "warning",
             "yellow",
         )
+        return
+    if ended:
+        _say(
+            f"ended {ended} process(es) of engines that a killed run had left behind",
+            "note",
+            "yellow",
+        )
 
 
 def _fail(message: str, code: ExitCode) -> ExitCode:
-    """Says it, with the traceback of the exception that is handled where --debug asks for it."""
+    """Print the message, or with --debug the traceback of the current exception. Return the
+    code."""
     if "--debug" in sys.argv[1:]:
         traceback.print_exc()
     else:
@@ -107,12 +111,13 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 
 
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
-    """A program that asked for JSON gets its one document here, too."""
+    """Print the error as the JSON document if the command has --json. Return the code."""
     if "--json" in sys.argv[1:]:
         from bitbench.cli.json_answers import answers_by_command, json_answer_text
 
-        if (word := _command_word()) in answers_by_command():
-            print(json_answer_text(word, None, code, message))
+        name = _command_word()
+        if name in answers_by_command():
+            print(json_answer_text(name, None, code, message))
     return code
 
 
@@ -139,7 +144,8 @@ def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
 
 
 class _VisibleStream:
-    """A stream on which nothing but lines and tabs is obeyed. `Terminal` writes to what is behind it."""
+    """A stream that spells out all control characters except line breaks and tabs. `Terminal`
+    writes to the stream behind it."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
@@ -153,19 +159,22 @@ class _VisibleStream:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "buffer":  # bytes would pass unseen
+        if name == "buffer":  # bytes would pass unchecked
             raise AttributeError(name)
         return getattr(self.rich_proxied_file, name)
 
 
 @contextmanager
 def visible_streams() -> Iterator[None]:
-    """Standard error always, standard output where it is a terminal: a file or a pipe gets data as it is."""
-    out, err = sys.stdout, sys.stderr
-    if out.isatty():
-        sys.stdout = cast("TextIO", _VisibleStream(out))
-    sys.stderr = cast("TextIO", _VisibleStream(err))
+    """Spell out control characters on standard error, and on standard output if it is a terminal. A
+    file or a pipe gets the data unchanged."""
+    stdout = sys.stdout
+    stderr = sys.stderr
+    if stdout.isatty():
+        sys.stdout = cast("TextIO", _VisibleStream(stdout))
+    sys.stderr = cast("TextIO", _VisibleStream(stderr))
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = out, err
+        sys.stdout = stdout
+        sys.stderr = stderr

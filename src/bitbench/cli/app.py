@@ -1,4 +1,5 @@
-"""The commands of `bitbench`: declared here or by a feature, and imported when they are called."""
+"""The commands of `bitbench`. Each is declared here or by a feature, and imported when it is
+called."""
 
 from typing import Annotated, Any
 
@@ -18,14 +19,14 @@ def _core(
     answer: Target | None = None,
     resumes: bool = False,
 ) -> Command:
-    """A command, or a group of some: NAME of `cli/NAME.py`."""
+    """Return a command or a group of commands that is NAME in `cli/NAME.py`."""
     return Command(name, f".{name}:{name}", text, panel, answer, resumes)
 
 
 CORE = Feature(
     name="core",
     package="bitbench.cli",
-    commands=(  # in the order of --help, before those of features in the same panel
+    commands=(  # in the order of --help, a panel lists them before the features' commands
         _core("quick", "Measure a server, or compare variants of a model.", Panel.MEASURE),
         _core(
             "load",
@@ -84,17 +85,17 @@ CORE = Feature(
 
 
 def all_commands() -> dict[str, tuple[Command, Offer]]:
-    """Of the core and of features, by name; one of the core wins."""
-    of_core = {command.name: (command, Offer(CORE, command.run)) for command in CORE.commands}
-    return {**of_core, **feature.commands_of_features(), **of_core}
+    """Return the core's commands, then the features' commands. A core command wins over a feature's
+    command of the same name."""
+    core = {command.name: (command, Offer(CORE, command.run)) for command in CORE.commands}
+    return {**core, **feature.commands_of_features(), **core}
 
 
 class _Commands(PlainGroup):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        self.commands = help_order(
-            {name: LazyCommand(*declared) for name, declared in all_commands().items()}
-        )
+        lazy = {name: LazyCommand(*declared) for name, declared in all_commands().items()}
+        self.commands = help_order(lazy)
 
 
 app = PlainTyper(
@@ -106,8 +107,8 @@ app = PlainTyper(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"bitbench {__version__}")
         raise typer.Exit
 

@@ -1,4 +1,4 @@
-"""`bitbench compare`: did it get slower? Yes, no, or inconclusive, with an exit code."""
+"""`bitbench compare`: whether a study became slower, as an exit code: yes, no, or inconclusive."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.api.compare import compare as compared
+from bitbench.api.compare import compare as compare_folders
 from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AllowInconclusive, AsJson, Format
 from bitbench.cli.outcome import end_with_outcome_document
@@ -47,10 +47,10 @@ def compare(
 ) -> None:
     """Compare two study folders, or two variants of one.
 
-    Config by config. Exit code 1: a limit is exceeded with confidence. 2: inconclusive; more starts narrow the
-    intervals. 3: nothing to compare was measured. 65: not comparable.
+    Config by config. Exit code 1: a limit is exceeded with confidence. 2: inconclusive; more starts
+    narrow the intervals. 3: nothing to compare was measured. 65: not comparable.
     """
-    comparison = compared(
+    comparison = compare_folders(
         baseline,
         candidate,
         variants=variants,

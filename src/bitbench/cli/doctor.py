@@ -1,4 +1,5 @@
-"""`bitbench doctor`: what this machine can run, and the commands that add the rest."""
+"""`bitbench doctor`: the engines that this machine can run, and the commands that add the
+others."""
 
 import importlib.util
 import os
@@ -32,6 +33,8 @@ NO_NATIVE_PART = f"not installed, so nothing can be measured; {NATIVE_ADVICE}"
 
 
 class DoctorEngine(Record):
+    """An engine and the state of its environment."""
+
     name: str
     is_ready: bool
     versions: dict[str, str]
@@ -39,27 +42,29 @@ class DoctorEngine(Record):
 
 
 class DoctorAnswer(Record):
+    """The answer of `bitbench doctor --json`."""
+
     host: HostFacts
-    level: Level | None  # of the processor; null: not known, or engines run on an accelerator
+    level: Level | None  # of the processor, null if unknown, or if engines run on an accelerator
     home: str
     free_bytes: int
     has_native_part: bool
-    gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
+    gpu_problems: tuple[str, ...] = ()  # reasons why engines cannot compute on the GPUs
     engines: tuple[DoctorEngine, ...]
 
 
 def doctor(as_json: AsJson = False) -> None:
     """Show what this machine can run, and what is missing."""
-    console, found = Terminal(), _doctor_answer(default_home())
+    console = Terminal()
+    answer = _doctor_answer(default_home())
     if as_json:
-        end_with_json("doctor", found, ExitCode.DONE)
-    console.print(_host_table(found))
-    # Below the table, so that a path is never broken: as wide as its longest label.
-    console.print(
-        f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True
-    )
+        end_with_json("doctor", answer, ExitCode.DONE)
+    console.print(_host_table(answer))
+    # Below the table, so that a path is never broken. It is as wide as the longest label.
+    free = show_bytes(answer.free_bytes)
+    console.print(f" {'home':<11}  {answer.home} ({free} free)", soft_wrap=True)
     console.print()
-    console.print(_engine_lines(found.engines), soft_wrap=True)
+    console.print(_engine_lines(answer.engines), soft_wrap=True)
     console.print()
     console.print(
         Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"),
@@ -68,24 +73,19 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def _doctor_answer(home: Path) -> DoctorAnswer:
-    """Return what this machine has. It starts nothing and measures nothing."""
-    made = {known.name: known for known in installed_environments(home) if known.complete}
-    known_here = known_environments()
+    """Return the state of this machine. It starts nothing and measures nothing."""
+    installed = {item.name: item for item in installed_environments(home) if item.complete}
+    environments = known_environments()
     level = None if survey_gpus().is_usable else host_processor_level()
-    engines = []
+    engines: list[DoctorEngine] = []
     for name, engine in registry.engines().items():
         environment = engine.environment
-        is_ready = environment is None or environment in made
-        engines.append(
-            DoctorEngine(
-                name=name,
-                is_ready=is_ready,
-                versions=known_environment_versions(made[environment], known_here)
-                if environment in made
-                else {},
-                to_fix=None if is_ready else f"bitbench env create {environment}",
-            )
-        )
+        is_ready = environment is None or environment in installed
+        versions: dict[str, str] = {}
+        if environment in installed:
+            versions = known_environment_versions(installed[environment], environments)
+        to_fix = None if is_ready else f"bitbench env create {environment}"
+        engines.append(DoctorEngine(name=name, is_ready=is_ready, versions=versions, to_fix=to_fix))
     return DoctorAnswer(
         host=collect_host_facts(),
         level=level,
@@ -97,17 +97,20 @@ def _doctor_answer(home: Path) -> DoctorAnswer:
     )
 
 
-def doctor_gpu_problems(found: GpuSurvey) -> tuple[str, ...]:
-    """Kernels are compiled when an engine starts: Triton needs a C compiler and Python's headers for that."""
-    problems = [found.problem] if found.problem else []
-    if found.accelerators and not any(
-        map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))
-    ):
+def doctor_gpu_problems(survey: GpuSurvey) -> tuple[str, ...]:
+    """Return the reasons why engines cannot compute on the GPUs. Triton compiles kernels when an
+    engine starts, and needs a C compiler and Python's headers."""
+    problems = [survey.problem] if survey.problem else []
+    if not survey.accelerators:
+        return tuple(problems)
+    compilers = (os.environ.get("CC", "cc"), "gcc", "clang")
+    if not any(map(shutil.which, compilers)):
         problems.append("No C compiler is on the PATH, which Triton needs; install gcc or clang.")
     headers = Path(sysconfig.get_path("include")) / "Python.h"
-    if found.accelerators and not headers.exists():
+    if not headers.exists():
         problems.append(
-            f"{headers} is missing, which Triton needs; install Python's development files (python3-dev)."
+            f"{headers} is missing, which Triton needs; "
+            "install Python's development files (python3-dev)."
         )
     return tuple(problems)
 
@@ -118,47 +121,49 @@ def _existing_parent(path: Path) -> Path:
     return path
 
 
-def _host_table(found: DoctorAnswer) -> Table:
-    host = found.host
+def _host_table(answer: DoctorAnswer) -> Table:
+    host = answer.host
     table = Table(
         box=None, show_header=False, title="This machine", title_justify="left", title_style="bold"
     )
     table.add_row("processor", doctor_processor_text(host))
     table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
-    table.add_row("level", found.level.shown if found.level else UNKNOWN)
+    table.add_row("level", answer.level.shown if answer.level else UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
     kernel = f"kernel {host.kernel}" if host.kernel else ""
-    table.add_row(
-        "system", ", ".join(part for part in (host.os, kernel, f"Python {host.python}") if part)
-    )
+    system = (host.os, kernel, f"Python {host.python}")
+    table.add_row("system", ", ".join(part for part in system if part))
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
     names = []
     for device in host.accelerators:
         capability = f", compute capability {device.capability}" if device.capability else ""
         names.append(f"{device.name} ({show_bytes(device.memory_bytes)}{capability})")
     table.add_row("accelerator", ", ".join(names) or "none: engines run on the CPU")
-    for problem in found.gpu_problems:
+    for problem in answer.gpu_problems:
         table.add_row("", Text(problem, "yellow"))
-    table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
+    table.add_row("native part", "installed" if answer.has_native_part else NO_NATIVE_PART)
     return table
 
 
 def doctor_processor_text(host: HostFacts) -> str:
-    """Not every system names it: Linux on Arm has no model name."""
-    counts = [("core", host.cores), ("usable thread", host.threads)]
-    known = [plural(count, noun) for noun, count in counts if count is not None]
-    return ", ".join([host.cpu_model or UNKNOWN, *known])
+    """Return the processor's name and counts. Linux on Arm has no model name."""
+    parts = [host.cpu_model or UNKNOWN]
+    for noun, count in (("core", host.cores), ("usable thread", host.threads)):
+        if count is not None:
+            parts.append(plural(count, noun))
+    return ", ".join(parts)
 
 
 def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
-    """A line each, so that a command stays whole where the terminal is narrow."""
+    """Return a line per engine rather than a table, so that commands stay whole in a narrow
+    terminal."""
     lines = [Text("Engines", "bold")]
     width = max((len(engine.name) for engine in engines), default=0)
     for engine in engines:
-        shown = ", ".join(f"{package} {version}" for package, version in engine.versions.items())
-        ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
-        state = (
-            ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
-        )
+        if engine.is_ready:
+            versions = ", ".join(f"{name} {number}" for name, number in engine.versions.items())
+            state = Text.assemble(("ready", "green"), f"  {versions or 'needs no environment'}")
+        else:
+            state = Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
     return Text("\n").join(lines)

@@ -35,24 +35,27 @@ def create(
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
-    at, console = Workplace(asked_device=device_option(device)), Terminal()
-    wanted = known_environment(name)
+    workplace = Workplace(asked_device=device_option(device))
+    console = Terminal()
+    environment = known_environment(name)
     with console.status(Text(f"creating the environment {name}")) as status:
+
+        def show_step(step: str) -> None:
+            if console.is_terminal:
+                status.update(Text(f"{name}: {step}"))
+            else:
+                console.print(step)
+
         made = environments.make_environment(
-            wanted,
-            at.home,
-            device=at.device,
+            environment,
+            workplace.home,
+            device=workplace.device,
             find_links=find_links or [],
             index_url=index_url,
-            on_step=lambda step: (
-                status.update(Text(f"{name}: {step}"))
-                if console.is_terminal
-                else console.print(step)
-            ),
+            on_step=show_step,
         )
-    console.print(
-        f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}"
-    )
+    size = show_bytes(made.size_bytes)
+    console.print(f"{made.name}: {size} in {show_duration(made.seconds)}, at {made.path}")
     if made.prebuilt is not None:
         console.print(f"{made.prebuilt}.")
 
@@ -60,13 +63,13 @@ def create(
 @env.command("list")
 def list_() -> None:
     """List environments with their main packages and sizes."""
-    known = known_environments()
+    by_name = known_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
-    for found in environments.installed_environments(default_home(), known):
-        main = ", ".join(
-            f"{package} {version}"
-            for package, version in known_environment_versions(found, known).items()
-        )
-        state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
-        table.add_row(found.name, state, main, show_bytes(found.size_bytes))
+    for installed in environments.installed_environments(default_home(), by_name):
+        versions = known_environment_versions(installed, by_name)
+        packages = ", ".join(f"{package} {version}" for package, version in versions.items())
+        state = "ready"
+        if not installed.complete:
+            state = f"not installed: bitbench env create {installed.name}"
+        table.add_row(installed.name, state, packages, show_bytes(installed.size_bytes))
     Terminal().print(table)

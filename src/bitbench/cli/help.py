@@ -1,5 +1,5 @@
-"""What `--help` prints: commands and options in panels, on one screen; and commands that are imported when they are
-called. Without rich, so that it stays quick."""
+"""The output of `--help`: commands and options in panels, on one screen. It works without rich, and
+imports a command only when it is called, so that it stays quick."""
 
 import re
 from collections.abc import Callable
@@ -21,11 +21,13 @@ WORDS = {
     "str": "TEXT",
 }
 REFERENCE = "docs/cli.md"
-_ARGUMENTS, _OPTIONS = "Arguments", "Options"
+_ARGUMENTS = "Arguments"
+_OPTIONS = "Options"
 
 
 class PlainCommand(TyperCommand):
-    """Options in the panels that they name (`rich_help_panel`); hidden ones are named in the last line."""
+    """A command with options in their panels (`rich_help_panel`). The last line lists hidden
+    ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return [self.options_metavar or "", *help_usages(self)]
@@ -35,56 +37,64 @@ class PlainCommand(TyperCommand):
 
 
 class PlainGroup(TyperGroup):
-    """Commands in the order of their panels, before the options; hidden ones are named in the last line."""
+    """A group with commands in the order of their panels, before the options. The last line lists
+    hidden commands."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
         _write_panels(self, ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
-        wide = max((len(_panel_of(command)) for _, command in shown), default=0)
-        rows, last = [], ""
-        for name, command in shown:
+        visible = {name: item for name, item in self.commands.items() if not item.hidden}
+        width = max((len(_panel_of(command)) for command in visible.values()), default=0)
+        rows: list[tuple[str, str]] = []
+        last_panel = ""
+        for name, command in visible.items():
             panel = _panel_of(command)
-            rows.append(
-                (
-                    f"{panel if panel != last else '':<{wide}} {name}".rstrip(),
-                    command.get_short_help_str(1000),
-                )
-            )
-            last = panel
+            title = name
+            if width:
+                heading = "" if panel == last_panel else panel
+                title = f"{heading:<{width}} {name}".rstrip()
+            rows.append((title, command.get_short_help_str(1000)))
+            last_panel = panel
         with formatter.section("Commands"):
-            formatter.write_dl(rows if wide else [(name.strip(), text) for name, text in rows])
+            formatter.write_dl(rows)
 
 
 class PlainTyper(typer.Typer):
-    """A group of such commands."""
+    """A Typer application of such groups and commands."""
 
-    def __init__(self, **named: Any) -> None:
-        super().__init__(
-            **{"cls": PlainGroup, "rich_markup_mode": None, "no_args_is_help": True, **named}
-        )
+    def __init__(self, **options: Any) -> None:
+        defaults: dict[str, Any] = {
+            "cls": PlainGroup,
+            "rich_markup_mode": None,
+            "no_args_is_help": True,
+        }
+        super().__init__(**{**defaults, **options})
 
-    def command(self, name: str | None = None, **named: Any) -> Callable[[Any], Any]:
-        return super().command(name, **{"cls": PlainCommand, **named})
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": PlainCommand, **options})
 
 
-def _panel_of(shown: Any) -> str:
-    return str(getattr(shown, "rich_help_panel", None) or "")
+def _panel_of(item: Any) -> str:
+    return str(getattr(item, "rich_help_panel", None) or "")
 
 
 def help_order(commands: dict[str, Any]) -> dict[str, Any]:
-    """By panel; rare ones, which have none, at the end."""
+    """Return the commands sorted by panel. Rare ones, which have no panel, come last."""
     panels = [*(panel.value for panel in Panel), ""]
     return dict(sorted(commands.items(), key=lambda item: panels.index(_panel_of(item[1]))))
 
 
 def help_usages(command: TyperCommand) -> list[str]:
-    """Return `STUDY_DIR`, and `[NAME]` where it may be left out, however the version of typer shows them."""
-    arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
-    names = [(argument.required, _argument_name(argument)) for argument in arguments]
-    return [name if required or name.startswith("[") else f"[{name}]" for required, name in names]
+    """Return `STUDY_DIR`, or `[NAME]` for an optional argument, for any version of typer."""
+    usages: list[str] = []
+    for parameter in command.params:
+        if isinstance(parameter, TyperArgument):
+            name = _argument_name(parameter)
+            is_bare = parameter.required or name.startswith("[")
+            usages.append(name if is_bare else f"[{name}]")
+    return usages
 
 
 def _argument_name(argument: TyperArgument) -> str:
@@ -92,15 +102,17 @@ def _argument_name(argument: TyperArgument) -> str:
 
 
 def _write_panels(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    """Write the arguments and options in their panels, and list hidden options and commands."""
     panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
-    rare = [name for name, found in getattr(command, "commands", {}).items() if found.hidden]
+    rare = [name for name, item in getattr(command, "commands", {}).items() if item.hidden]
     parameters: list[Any] = command.get_params(ctx)
     for parameter in parameters:
         if parameter.hidden:
             rare.append(parameter.opts[0])
             continue
-        usual = _ARGUMENTS if isinstance(parameter, TyperArgument) else _OPTIONS
-        panels.setdefault(_panel_of(parameter) or usual, []).append(help_record(parameter, ctx))
+        default_panel = _ARGUMENTS if isinstance(parameter, TyperArgument) else _OPTIONS
+        panel = _panel_of(parameter) or default_panel
+        panels.setdefault(panel, []).append(help_record(parameter, ctx))
     for title in sorted(panels, key=lambda title: title == _OPTIONS):
         if panels[title]:
             with formatter.section(title):
@@ -111,13 +123,13 @@ def _write_panels(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) 
 
 
 def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
-    """Return names and text as typer has them, with our words for types and without ranges."""
+    """Return the parameter's names and text from typer, with bitbench's words for types and without
+    ranges."""
     names, text = parameter.get_help_record(ctx)
     if isinstance(parameter, TyperArgument):
         names = _argument_name(parameter)
-    names = re.sub(
-        r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names
-    )  # as older versions of typer have them
+    # Spell types as older versions of typer do.
+    names = re.sub(r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names)
     names = re.sub(
         r"<(?:list\[)?([^>\]]*)\]?>",
         lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]),
@@ -130,7 +142,7 @@ def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
 
 
 class LazyCommand(TyperCommand):
-    """Stands for a command, or a group of some, whose code is not imported yet."""
+    """A placeholder for a command, or a group of commands, whose code is not imported yet."""
 
     def __init__(self, command: Command, offer: Offer) -> None:
         super().__init__(
@@ -143,15 +155,15 @@ class LazyCommand(TyperCommand):
 
     @cached_property
     def whole(self) -> TyperCommand | TyperGroup:
-        """The command itself, with its options. Imports it."""
-        found = self._offer.load()
-        if isinstance(found, typer.Typer):
-            return get_group(found)
+        """The command itself, with its options. The first access imports it."""
+        target = self._offer.load()
+        if isinstance(target, typer.Typer):
+            return get_group(target)
         application = typer.Typer(add_completion=False, rich_markup_mode=None)
-        application.command(self.name, cls=PlainCommand)(found)
+        application.command(self.name, cls=PlainCommand)(target)
         command = get_command(application)
         assert isinstance(command, TyperCommand)
         return command
 
-    def make_context(self, *given: Any, **named: Any) -> Any:
-        return self.whole.make_context(*given, **named)
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        return self.whole.make_context(*args, **options)

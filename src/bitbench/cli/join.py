@@ -1,4 +1,4 @@
-"""`bitbench join PART... --into STUDY`: parts of a study that were measured apart, as one."""
+"""`bitbench join PART... --into STUDY`: the blocks of a study, measured apart, in one folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,8 +24,9 @@ def join(
 ) -> None:
     """Join the blocks of a study into one folder, and report.
 
-    Refuses parts of another study or of another class of machine. The same command again adds only what is new, so it
-    may run while tasks are still at work. Its exit code is that of `bitbench run`.
+    Refuses parts of another study or of another class of machine. The same command again adds only
+    what is new, so it may run while tasks are still at work. Its exit code is that of `bitbench
+    run`.
     """
     folder = join_parts(parts, into)
     end_with_outcome(folder, default_home(), Terminal(), allow_inconclusive=allow_inconclusive)

@@ -1,4 +1,5 @@
-"""What a command prints with --json: one document, whatever happens, whose JSON Schema `bitbench schema` prints."""
+"""The one document that a command prints with --json, even after an error. `bitbench schema` prints
+its JSON Schema."""
 
 import json
 from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
@@ -16,7 +17,7 @@ A = TypeVar("A")
 
 
 class Printed(Record, Generic[A]):
-    """`answer` is null where there is none, and `error` says why."""
+    """The document of a command. If `answer` is null, `error` is the reason."""
 
     format: Literal[1] = ANSWER_FORMAT
     command: str
@@ -27,12 +28,12 @@ class Printed(Record, Generic[A]):
 
 
 def answers_by_command() -> dict[str, Offer]:
-    """The Records that commands print, by command."""
-    return {
-        name: Offer(offer.feature, command.answer)
-        for name, (command, offer) in all_commands().items()
-        if command.answer is not None
-    }
+    """Return the type of each command's answer."""
+    answers: dict[str, Offer] = {}
+    for name, (command, offer) in all_commands().items():
+        if command.answer is not None:
+            answers[name] = Offer(offer.feature, command.answer)
+    return answers
 
 
 def _answer_type(command: str) -> type[Printed[Any]]:
@@ -40,7 +41,8 @@ def _answer_type(command: str) -> type[Printed[Any]]:
 
 
 def answer_schema(command: str) -> dict[str, Any]:
-    """Without a word about further fields: a later version may add some."""
+    """Return the JSON Schema of a command's document. It allows further fields, since a later
+    version may add some."""
     schema = _answer_type(command).model_json_schema(mode="serialization")
     for definition in schema["$defs"].values():
         definition.pop("additionalProperties", None)
@@ -51,7 +53,8 @@ def answer_schema(command: str) -> dict[str, Any]:
 def json_answer_text(
     command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None
 ) -> str:
-    """In ASCII: names come from files and servers, and what they hold must not reach a terminal as it is."""
+    """Return the document as ASCII. Names come from files and servers, and must not control a
+    terminal."""
     printed = _answer_type(command)(
         command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error, answer=answer
     )
@@ -59,6 +62,6 @@ def json_answer_text(
 
 
 def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn:
-    """The only thing on stdout."""
+    """Print the document, which must be all of stdout, and exit."""
     typer.echo(json_answer_text(command, answer, exit_code))
     raise typer.Exit(exit_code)

@@ -1,4 +1,5 @@
-"""`bitbench load URL`: sweep a running endpoint, or search for the highest rate that meets objectives."""
+"""`bitbench load URL`: a sweep of a running endpoint, or a search for the highest rate that meets
+objectives."""
 
 from pathlib import Path
 from typing import Annotated
@@ -30,11 +31,16 @@ from bitbench.study.study_file import checked, checked_objectives
 from bitbench.util.errors import UsageError
 from bitbench.util.units import parse_fraction, show_seconds
 
-LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
+# The panels of --help.
+LOAD = "Load"
+PROMPTS = "Prompts"
+SERVER = "Server"
+OUTPUT = "Output"
 
 
 class LoadAnswer(Record):
-    """`search` is null for a sweep. Points are points: their figures, percentiles, trials and verdicts."""
+    """The answer of `bitbench load --json`. `search` is null for a sweep. Each point has its
+    metrics, percentiles, trials and verdicts."""
 
     folder: str
     page: str
@@ -64,7 +70,8 @@ def load(
         typer.Option(
             metavar="ttft_p99=200ms,…",
             rich_help_panel=LOAD,
-            help="Objectives: find the highest rate that meets them, or check each point of a sweep.",
+            help="Objectives: find the highest rate that meets them, "
+            "or check each point of a sweep.",
         ),
     ] = None,
     arrival: Annotated[
@@ -202,12 +209,16 @@ def load(
 ) -> None:
     """Measure a running OpenAI-compatible endpoint.
 
-    Sweeps concurrencies or rates, or searches for the highest rate that meets objectives (--slo). Fills a study
-    folder; the same command with --into resumes an interrupted one. Exit code 1: no rate meets the objectives, or a
-    point of the sweep misses them. 2: inconclusive. 3: no point has a result.
+    Sweeps concurrencies or rates, or searches for the highest rate that meets objectives (--slo).
+    Fills a study folder; the same command with --into resumes an interrupted one. Exit code 1: no
+    rate meets the objectives, or a point of the sweep misses them. 2: inconclusive. 3: no point has
+    a result.
     """
     if plan_only and as_json:
         raise UsageError("--plan prints sentences; leave out --json")
+    precision_share = None
+    if precision is not None:
+        precision_share = checked(lambda: parse_fraction(precision), about="--precision")
     options = LoadOptions(
         concurrency=None if concurrency is None else counts_option(concurrency, "--concurrency"),
         rate=None if rate is None else numbers_option(rate, "--rate"),
@@ -220,14 +231,13 @@ def load(
         duration=duration,
         requests=requests,
         trials=trials,
-        precision=None
-        if precision is None
-        else checked(lambda: parse_fraction(precision), about="--precision"),
+        precision=precision_share,
         max_rate=max_rate,
         output_forced=ignore_eos,
         seed=seed,
     )
-    at, console = Workplace(), Terminal(stderr=as_json)
+    workplace = Workplace()
+    console = Terminal(stderr=as_json)
     with load_client(nodes, on, api_key_env=api_key_env) as client:
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env
@@ -236,38 +246,40 @@ def load(
         if plan_only:
             raise typer.Exit
         with RunDisplay(console) as display:
-            folder = measure_endpoint_study(prepared, display, client, at)
-    reported = write_outcome(folder, at.home)
-    code = reported.exit_code(allow_inconclusive=allow_inconclusive)
+            folder = measure_endpoint_study(prepared, display, client, workplace)
+    outcome = write_outcome(folder, workplace.home)
+    code = outcome.exit_code(allow_inconclusive=allow_inconclusive)
     if as_json:
-        end_with_json(
-            "load", load_answer(str(folder.path), str(reported.page), reported.summary), code
-        )
-    show_outcome(reported, console, code)
+        answer = load_answer(str(folder.path), str(outcome.page), outcome.summary)
+        end_with_json("load", answer, code)
+    show_outcome(outcome, console, code)
     raise typer.Exit(code)
 
 
 def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
+    """Return the answer for --json."""
+    notes = {note for config in summary.configs for note in config.notes}
     return LoadAnswer(
         folder=folder,
         page=page,
         objectives=summary.study.objectives,
         search=summary.search,
         points=summary.points,
-        notes=tuple(sorted({note for config in summary.configs for note in config.notes})),
+        notes=tuple(sorted(notes)),
     )
 
 
 def show_load_heading(console: Console, prepared: PreparedLoad) -> None:
-    """Print what is measured, its times without load, and what the trials will take."""
-    study, search, contact = prepared.study, prepared.search, prepared.contact
+    """Print the server, its times without load, and the cost of the trials."""
+    study = prepared.study
+    search = prepared.search
+    contact = prepared.contact
     setup = study.engines[0]
+    ttft = show_seconds(contact.ttft_s)
+    latency = show_seconds(contact.latency_s)
     lines = [
         Text.assemble((setup.name, "bold"), f" at {setup.args['url']}"),
-        Text(
-            f"without load: TTFT {show_seconds(contact.ttft_s)}, latency {show_seconds(contact.latency_s)}",
-            "dim",
-        ),
+        Text(f"without load: TTFT {ttft}, latency {latency}", "dim"),
     ]
     if search is not None:
         lines.append(Text(describe_search_cost(search), "dim"))
@@ -275,11 +287,8 @@ def show_load_heading(console: Console, prepared: PreparedLoad) -> None:
         if offer is not None:
             lines.append(Text.assemble(("warning: ", "yellow"), offer))
     elif prepared.next_point is None:
-        trials = len(study.workloads) * study.measure.trials.min
-        lines.append(
-            Text(
-                f"{plural(len(study.workloads), 'point')}, {plural(trials, 'trial')} in all", "dim"
-            )
-        )
+        points = len(study.workloads)
+        trials = plural(points * study.measure.trials.min, "trial")
+        lines.append(Text(f"{plural(points, 'point')}, {trials} in all", "dim"))
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -17,7 +17,7 @@ from bitbench.util.units import show_bytes
 
 model = PlainTyper(help="Download and list models.")
 
-_LINE_EVERY_S = 10.0  # of a download or a quantization, in a log
+_LINE_EVERY_S = 10.0  # interval of progress lines in a log
 
 
 @model.command()
@@ -28,37 +28,40 @@ def get(
 ) -> None:
     """Download a model, or create it."""
     console = Terminal()
-    with console.status(
-        Text(f"{'downloading' if library.source_of(name) is None else 'writing'} {name}")
-    ) as status:
+    action = "downloading" if library.source_of(name) is None else "writing"
+    with console.status(Text(f"{action} {name}")) as status:
         steps = Steps(console, status, name)
-        said = make_model_ready(
+        sentences = make_model_ready(
             name, default_home(), on_step=steps.step, on_progress=steps.progress
         )
-    for sentence in said:
+    for sentence in sentences:
         console.print(sentence, soft_wrap=True)
 
 
 class Steps:
-    """In a terminal a line that changes; elsewhere a line for each step, and now and then one of what takes long."""
+    """A display of progress: a line that changes in a terminal, and separate lines in a log."""
 
     def __init__(self, console: Terminal, status: Status, name: str) -> None:
-        self._console, self._status, self._name = console, status, name
+        self._console = console
+        self._status = status
+        self._name = name
         self._printed_at = time.monotonic()
 
-    def step(self, words: str) -> None:
+    def step(self, text: str) -> None:
+        """Show a step."""
         if self._console.is_terminal:
-            self._status.update(Text(f"{self._name}: {words}"))
+            self._status.update(Text(f"{self._name}: {text}"))
         else:
-            self._console.print(words)
+            self._console.print(text)
 
-    def now_and_then(self, words: str) -> None:
-        """A step of many: a log gets a line of it every ten seconds."""
+    def now_and_then(self, text: str) -> None:
+        """Show one of many steps. A log gets a line every ten seconds."""
         if self._console.is_terminal or time.monotonic() - self._printed_at > _LINE_EVERY_S:
             self._printed_at = time.monotonic()
-            self.step(words)
+            self.step(text)
 
     def progress(self, done_bytes: int, total_bytes: int) -> None:
+        """Show the progress of a download."""
         self.now_and_then(f"{show_bytes(done_bytes)} of {show_bytes(total_bytes)}")
 
 
@@ -68,11 +71,11 @@ def list_() -> None:
     table = Table(
         "model", "state", "parameters", "size", "description", box=None, header_style="bold"
     )
-    for known in library.list_models(default_home()):
-        state = "ready" if known.path else f"not downloaded: bitbench model get {known.name}"
-        parameters = f"{known.parameters / 1e6:,.0f} M" if known.parameters else "–"
+    for entry in library.list_models(default_home()):
+        state = "ready" if entry.path else f"not downloaded: bitbench model get {entry.name}"
+        parameters = f"{entry.parameters / 1e6:,.0f} M" if entry.parameters else "–"
         table.add_row(
-            known.name, state, parameters, show_bytes(known.size_bytes), known.description
+            entry.name, state, parameters, show_bytes(entry.size_bytes), entry.description
         )
     console = Terminal()
     console.print(table)

@@ -1,4 +1,4 @@
-"""What several commands share: options, and the values in them."""
+"""The options that several commands share, and parsers of their values."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +13,8 @@ from bitbench.util.units import parse_seconds
 
 
 class Format(StrEnum):
+    """An output format."""
+
     TEXT = "text"
     MARKDOWN = "markdown"
 
@@ -35,40 +37,44 @@ OnDevice = Annotated[
 
 
 def device_option(device: KernelDevice | None) -> Device | None:
-    """As a Workplace takes it."""
-    return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
+    """Return the device for a Workplace, or None without the option."""
+    if device is None:
+        return None
+    return "cuda" if device is KernelDevice.CUDA else "cpu"
 
 
 def words_option(text: str | None) -> tuple[str, ...]:
-    """`a, b` as ("a", "b")."""
-    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+    """Parse `a, b` as ("a", "b")."""
+    words = (word.strip() for word in (text or "").split(","))
+    return tuple(word for word in words if word)
 
 
 def numbers_option(text: str, option: str) -> tuple[float, ...]:
-    """Positive ones, each once, in their order. Raises UsageError with the option and what it takes."""
+    """Parse positive numbers, without repetitions and in their order. Raise UsageError with the
+    option and what it takes."""
     try:
-        found = tuple(dict.fromkeys(float(word) for word in words_option(text)))
+        numbers = tuple(dict.fromkeys(float(word) for word in words_option(text)))
     except ValueError:
-        found = ()
-    if not found or not all(0 < number < float("inf") for number in found):
+        numbers = ()
+    if not numbers or not all(0 < number < float("inf") for number in numbers):
         raise UsageError(f"{option}: expected numbers such as 1,2,4, got {text!r}")
-    return found
+    return numbers
 
 
 def counts_option(text: str, option: str) -> tuple[int, ...]:
-    """Likewise, whole ones."""
-    found = numbers_option(text, option)
-    if any(number != int(number) for number in found):
+    """Parse positive whole numbers as `numbers_option` does. Raise UsageError."""
+    numbers = numbers_option(text, option)
+    if any(number != int(number) for number in numbers):
         raise UsageError(f"{option}: expected whole numbers such as 1,2,4, got {text!r}")
-    return tuple(int(number) for number in found)
+    return tuple(int(number) for number in numbers)
 
 
 def seconds_option(text: str, option: str) -> float:
-    """`10m`, `90s`."""
+    """Parse a time such as `10m` or `90s`. Raise UsageError unless it is above zero."""
     try:
-        found = parse_seconds(text)
+        seconds = parse_seconds(text)
     except ValueError as problem:
         raise UsageError(f"{option}: {problem}") from None
-    if not 0 < found < float("inf"):
+    if not 0 < seconds < float("inf"):
         raise UsageError(f"{option}: expected a time above zero, got {text!r}")
-    return found
+    return seconds

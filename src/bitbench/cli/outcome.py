@@ -1,4 +1,5 @@
-"""The terminal when a study has ended: its tables, advice, the path of the report, and what its exit code says."""
+"""The terminal output at the end of a study: its tables, advice, the path of the report, and the
+meaning of the exit code."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,18 +27,21 @@ def write_outcome(
     home: Path,
     on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None,
 ) -> StudyReport:
-    """`on_summary` is called before the report is drawn, which takes seconds."""
-    reported = StudyReport(folder, home)
-    on_summary(reported.summary, reported.records)
-    reported.write()
-    return reported
+    """Write the report and return it. `on_summary` is called before it is drawn, which takes
+    seconds."""
+    report = StudyReport(folder, home)
+    on_summary(report.summary, report.records)
+    report.write()
+    return report
 
 
-def show_outcome(reported: StudyReport, console: Console, exit_code: ExitCode) -> None:
-    render_in_terminal(reported.document, console)
-    if (said := outcome_advice(reported.records)) is not None:
-        console.print(said)
-    console.print(f"report: {reported.page}", soft_wrap=True)
+def show_outcome(report: StudyReport, console: Console, exit_code: ExitCode) -> None:
+    """Print the report for a terminal, advice, its path, and the meaning of the exit code."""
+    render_in_terminal(report.document, console)
+    advice = outcome_advice(report.records)
+    if advice is not None:
+        console.print(advice)
+    console.print(f"report: {report.page}", soft_wrap=True)
     _say(exit_code, console)
 
 
@@ -50,7 +54,8 @@ def end_with_outcome_document(
     draw: Callable[[Document, Console], None] = render_in_terminal,
     says_exit_code: bool = False,
 ) -> NoReturn:
-    """A page to keep, or the terminal as `draw` fills it, and what the exit code says where that is asked for."""
+    """Print the document as Markdown, or draw it in the terminal, and exit. In the terminal, the
+    meaning of the exit code can follow."""
     if form is Format.MARKDOWN:
         typer.echo(markdown(document), nl=False)
     else:
@@ -68,30 +73,37 @@ def _say(exit_code: ExitCode, console: Console) -> None:
 def end_with_outcome(
     folder: StudyFolder, home: Path, console: Console, *, allow_inconclusive: bool = False
 ) -> NoReturn:
-    reported = write_outcome(folder, home)
-    code = reported.exit_code(allow_inconclusive=allow_inconclusive)
-    show_outcome(reported, console, code)
+    """Write and print the report of a study folder, and exit."""
+    report = write_outcome(folder, home)
+    code = report.exit_code(allow_inconclusive=allow_inconclusive)
+    show_outcome(report, console, code)
     raise typer.Exit(code)
 
 
 def outcome_advice(records: StudyRecords) -> str | None:
-    """What to change where the client was too slow; a search still uses such trials where they decide."""
+    """Return advice if the client was too slow for some trials, or None. A search still uses such a
+    trial if it decides about the objectives."""
+    is_search = records.lock.search is not None
     measured = [trial for trial in records.trials if trial.kind == "measured"]
-    rejected = [trial for trial in measured if trial.outcome is Outcome.CLIENT_BOUND]
-    if records.lock.search is not None:
-        rejected = [
-            trial for trial in rejected if objectives_hold(trial, records.study.objectives) is None
-        ]
+    rejected = 0
+    for trial in measured:
+        if trial.outcome is not Outcome.CLIENT_BOUND:
+            continue
+        if is_search and objectives_hold(trial, records.study.objectives) is not None:
+            continue
+        rejected += 1
     if not rejected:
         return None
-    late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait for a core."
-    if records.lock.search is not None:
-        return f"{late} Free a core, or lower the concurrency."
+    total = plural(len(measured), "trial")
+    finding = f"{rejected} of {total} did not count: the client had to wait for a core."
+    if is_search:
+        return f"{finding} Free a core, or lower the concurrency."
     # A point that was given up ends with a rejection.
     newest = {(trial.point, trial.block): trial for trial in measured}
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
     if given_up.isdisjoint(repeatable_rejections(measured)):
-        return f"{late} Nothing is missing: what they should show was measured again."
+        return f"{finding} Nothing is missing: what they should show was measured again."
     return (
-        f"{late} Free a core, then measure again with the same command; or lower the concurrency."
+        f"{finding} Free a core, then measure again with the same command; "
+        "or lower the concurrency."
     )

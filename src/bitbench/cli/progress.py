@@ -1,4 +1,4 @@
-"""The terminal while a study runs."""
+"""The terminal output while a study runs."""
 
 import time
 
@@ -20,34 +20,35 @@ from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.units import show_bytes, show_duration, show_seconds, show_significant
 
-WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
-SILENT_S = 30.0  # after which a log, which has no live line, gets one that says what is being done
+WIDE = 80  # columns from which a line has all metrics of a trial and wraps if names are long
+SILENT_S = 30.0  # time after which a log, which has no live line, gets a line on the current step
 
 
-def _show_objectives(found: ObjectiveResult | None) -> list[tuple[str, str]]:
-    """Whether a trial meets the objectives of its study, with what it misses; empty without objectives."""
-    if found is None:
+def _show_objectives(result: ObjectiveResult | None) -> list[tuple[str, str]]:
+    """Return whether a trial meets the objectives of its study, and which it misses. The result is
+    empty without objectives."""
+    if result is None:
         return []
-    if found.holds:
+    if result.holds:
         return [("  meets", "green")]
-    if found.holds is None:
-        return [(f"  unknown: {found.why_not}", "yellow")]
-    return [("  fails", "red"), (f": {found.why_not}", "dim")]
+    if result.holds is None:
+        return [(f"  unknown: {result.why_not}", "yellow")]
+    return [("  fails", "red"), (f": {result.why_not}", "dim")]
 
 
 class RunDisplay:
-    """An Observer: a live line at the bottom of a terminal, one line per event above it (or in a log, where a line now
-    and then takes the place of the live one)."""
+    """An Observer with a line per event and a live line at the bottom of a terminal. In a log, an
+    occasional line replaces the live one."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._remaining_s: float | None = None
-        self._trial = ""  # which one is running, in words
+        self._trial = ""  # description of the running trial
         self._objectives: tuple[Objective, ...] = ()
-        self._told_at = self._printed_at = time.monotonic()
-        self._cause: str | None = (
-            None  # of the failure above: a refusal is the same on every workload
-        )
+        self._told_at = time.monotonic()
+        self._printed_at = self._told_at
+        # The cause of the newest failure. A refusal is the same on every workload.
+        self._cause: str | None = None
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
         self._progress = Progress(
@@ -58,7 +59,7 @@ class RunDisplay:
             TextColumn("{task.fields[left]}", markup=False),
             console=console,
             transient=True,
-            refresh_per_second=2,  # drawing costs processor time that the engine under test would miss
+            refresh_per_second=2,  # drawing takes processor time from the engine under test
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task("preparing", total=None, left="")
@@ -71,8 +72,8 @@ class RunDisplay:
         self._progress.stop()
 
     def study_started(self, plan: Plan, trials_done: int) -> None:
-        """The bar counts the minimum; trials that precision asks for on top make it longer as they come. It is never
-        full, since its clock would stand still."""
+        """Show the bar with the minimum of trials. Further trials, for more precision, make it
+        longer. It is never full, since its clock would stop."""
         self._objectives = plan.study.objectives
         measure = plan.study.measure
         minimum = len(plan.points) * measure.starts.min * measure.trials.min
@@ -83,12 +84,13 @@ class RunDisplay:
             self._print(f"resuming after {plural(trials_done, 'trial')}")
 
     def group_started(self, group: Group, remaining_s: float | None) -> None:
-        self._remaining_s, self._told_at = remaining_s, time.monotonic()
+        self._remaining_s = remaining_s
+        self._told_at = time.monotonic()
         self._describe(f"{group.name}: starting")
 
     def instance_ready(self, record: InstanceRecord) -> None:
         if record.outcome is not Outcome.OK:
-            return  # its trials say it
+            return  # its trials show the failure
         facts = [f"ready in {show_seconds(record.ready_s)}"]
         if record.facts.engine_version:
             facts.append(record.facts.engine_version)
@@ -97,8 +99,8 @@ class RunDisplay:
         self._print((record.id, "bold"), f" {record.config.name}  ", (", ".join(facts), "dim"))
 
     def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:
-        what = "warm-up" if warmup else f"trial {index + 1}"
-        self._trial = f"{point.config.name}: {point.workload}, {what}"
+        phase = "warm-up" if warmup else f"trial {index + 1}"
+        self._trial = f"{point.config.name}: {point.workload}, {phase}"
         self._describe(self._trial)
 
     def trial_running(self, progress: LoadProgress) -> None:
@@ -117,39 +119,31 @@ class RunDisplay:
             metrics = record.metrics
             line = f"  {record.id} {name}  {show_significant(metrics.output_throughput)} tok/s"
             times = f", TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
-            shown = (
-                line
-                if len(line + times) > self._console.width and self._is_narrow
-                else line + times
-            )
-            self._print(shown, *_show_objectives(record.objectives))
-        else:
-            is_rejected = record.outcome is Outcome.CLIENT_BOUND
-            # A search still uses what a late client cannot have decided.
-            is_used = is_rejected and objectives_hold(record, self._objectives) is not None
-            word = "rejected" if is_rejected and not is_used else record.outcome
-            cause = (
-                "as above" if record.cause and record.cause == self._cause else record.cause or ""
-            )
-            self._cause = record.cause
-            judged = _show_objectives(record.objectives) if is_used else []
-            self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {cause}", *judged)
+            if not self._is_narrow or len(line + times) <= self._console.width:
+                line += times
+            self._print(line, *_show_objectives(record.objectives))
+            return
+        is_rejected = record.outcome is Outcome.CLIENT_BOUND
+        # A search still uses a trial if the late client cannot have changed its result.
+        is_used = is_rejected and objectives_hold(record, self._objectives) is not None
+        word = "rejected" if is_rejected and not is_used else record.outcome
+        cause = record.cause or ""
+        if cause and cause == self._cause:
+            cause = "as above"
+        self._cause = record.cause
+        objectives = _show_objectives(record.objectives) if is_used else []
+        self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {cause}", *objectives)
 
     def quality_running(self, config: Config, step: str) -> None:
         self._describe(f"{config.name}: quality, {step}")
 
     def quality_finished(self, record: QualityRecord) -> None:
-        name = record.config.name
+        head = f"  {record.id} {record.config.name}  quality: "
         if record.outcome is Outcome.OK:
-            self._print(
-                f"  {record.id} {name}  quality: {record.tokens:,} tokens in {show_seconds(record.duration_s)}"
-            )
+            duration = show_seconds(record.duration_s)
+            self._print(f"{head}{record.tokens:,} tokens in {duration}")
         else:
-            self._print(
-                f"  {record.id} {name}  quality: ",
-                (record.outcome, "yellow"),
-                f": {record.cause or ''}",
-            )
+            self._print(head, (record.outcome, "yellow"), f": {record.cause or ''}")
 
     def note(self, message: str) -> None:
         if self._console.is_terminal:
@@ -168,6 +162,6 @@ class RunDisplay:
             self._print(f"  {text}", f" ({left})" if left else "")
 
     def _print(self, *parts: str | tuple[str, str]) -> None:
-        """Texts, each alone or with its style."""
+        """Print the parts as one line. A part is a text, or a text with its style."""
         self._printed_at = time.monotonic()
         self._console.print(Text.assemble(*parts), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`bitbench quality MODEL`: what recipes cost in quality, without measuring speed."""
+"""`bitbench quality MODEL`: the quality that recipes lose, without measuring speed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -53,8 +53,8 @@ def quality(
 ) -> None:
     """Measure the quality that recipes lose, without timing.
 
-    Measures perplexity, KL divergence, greedy answers and tasks. Fills a study folder and reports; the same
-    command resumes an interrupted one.
+    Measures perplexity, KL divergence, greedy answers and tasks. Fills a study folder and reports;
+    the same command resumes an interrupted one.
     """
     options = QualityOptions(
         model=model,
@@ -66,7 +66,8 @@ def quality(
         tasks=words_option(tasks),
         seed=seed,
     )
-    at, console = Workplace(), Terminal()
+    workplace = Workplace()
+    console = Terminal()
     with RunDisplay(console) as display:
-        folder = measure_quality_study(at, options, into, display)
-    end_with_outcome(folder, at.home, console)
+        folder = measure_quality_study(workplace, options, into, display)
+    end_with_outcome(folder, workplace.home, console)

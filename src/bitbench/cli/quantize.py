@@ -16,7 +16,7 @@ from bitbench.quantize.defects import find_defects, ignored_by_configuration
 from bitbench.util.errors import ExitCode, UsageError
 from bitbench.util.units import show_bytes, show_duration
 
-MOST_SHOWN = 20  # defects of a checkpoint
+MOST_SHOWN = 20  # defects in the list
 
 
 def quantize(
@@ -44,40 +44,45 @@ def quantize(
 
     A variant that exists already is only named.
 
-    A checkpoint with NaN, infinite or zero scales, experts that calibration never reached, or layers left unquantized
-    against the recipe is refused. With --check DIR: exit code 1 where that checkpoint has such a defect.
+    A checkpoint with NaN, infinite or zero scales, experts that calibration never reached, or
+    layers left unquantized against the recipe is refused. With --check DIR: exit code 1 where that
+    checkpoint has such a defect.
     """
-    home, console = default_home(), Terminal()
+    home = default_home()
+    console = Terminal()
     if check is not None:
         _check(check, console)
         return
     if model is None or recipe is None:
         raise UsageError("give a model and --recipe NAME, or --check DIR")
-    chosen = catalog.find_recipe(recipe)
-    found = library.resolve(model, home)
-    wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
-    if (there := variants.find_variant_on_disk(wanted, home)) is not None:
-        console.print(f"{there.folder.name} already exists, at {there.path}", soft_wrap=True)
+    chosen_recipe = catalog.find_recipe(recipe)
+    source = library.resolve(model, home)
+    order = order_variant(source, chosen_recipe, home, calibration=calibration, seed=seed)
+    existing = variants.find_variant_on_disk(order, home)
+    if existing is not None:
+        console.print(f"{existing.folder.name} already exists, at {existing.path}", soft_wrap=True)
         return
-    title = f"{found.name} {chosen.name}"
+    title = f"{source.name} {chosen_recipe.name}"
     with console.status(Text(title)) as status:
         steps = Steps(console, status, title)
-        made = make_ordered_variant(wanted, home, lambda now: steps.now_and_then(now.place))
-    facts = made.manifest
+        made = make_ordered_variant(
+            order, home, lambda progress: steps.now_and_then(progress.place)
+        )
+    manifest = made.manifest
+    sizes = f"{show_bytes(source.weight_bytes)} became {show_bytes(manifest.weight_bytes)}"
     console.print(
-        f"{made.folder.name}: {show_bytes(found.weight_bytes)} became {show_bytes(facts.weight_bytes)} "
-        f"in {show_duration(facts.seconds)}, at {made.path}",
+        f"{made.folder.name}: {sizes} in {show_duration(manifest.seconds)}, at {made.path}",
         soft_wrap=True,
     )
 
 
 def _check(folder: Path, console: Terminal) -> None:
-    """Print each defect; exits with code 1 where there are any."""
-    found = find_defects(folder, ignored_by_configuration(folder))
-    for defect in found[:MOST_SHOWN]:
+    """Print the defects of a checkpoint, and exit with code 1 if it has any."""
+    defects = find_defects(folder, ignored_by_configuration(folder))
+    for defect in defects[:MOST_SHOWN]:
         console.print(str(defect), soft_wrap=True)
-    if len(found) > MOST_SHOWN:
-        console.print(f"and {len(found) - MOST_SHOWN:,} more")
-    if found:
+    if len(defects) > MOST_SHOWN:
+        console.print(f"and {len(defects) - MOST_SHOWN:,} more")
+    if defects:
         raise typer.Exit(ExitCode.FAILED)
     console.print(f"{folder}: no defects found", soft_wrap=True)

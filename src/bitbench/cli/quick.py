@@ -1,4 +1,4 @@
-"""`bitbench quick`: a first answer about what a person has, a server or variants of a model, without a study file."""
+"""`bitbench quick`: a first answer about a server or variants of a model, without a study file."""
 
 import re
 import sys
@@ -40,13 +40,14 @@ from bitbench.planning.quick_study import (
 from bitbench.planning.readiness import known_environment, make_model_ready
 from bitbench.records.folder import StudyRecords
 from bitbench.reports.answers.quick import quick_comparison_document, quick_server_document
+from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.running import runner
 from bitbench.util.errors import ExitCode, NotReadyError, UsageError
 from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_about, show_bytes
 
-_URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
+_URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a hub's GGUF file has a slash before the colon
 
 
 def quick(
@@ -69,103 +70,116 @@ def quick(
 ) -> None:
     """Measure a server, or compare variants of a model.
 
-    Without a name, or with a URL: how much load an OpenAI-compatible server can handle, within two minutes. Without a
-    URL it is looked for on the usual ports of 127.0.0.1.
+    Without a name, or with a URL: how much load an OpenAI-compatible server can handle, within two
+    minutes. Without a URL it is looked for on the usual ports of 127.0.0.1.
 
-    With names: which variant is faster, by how much, and what it loses, in about five minutes. Says what is missing
-    and what that costs, and asks once before creating it. Writes a study file to go on from.
+    With names: which variant is faster, by how much, and what it loses, in about five minutes. Says
+    what is missing and what that costs, and asks once before creating it. Writes a study file to go
+    on from.
     """
-    names, place = what or [], into or new_endpoint_folder()
+    names = what or []
+    folder = into or new_endpoint_folder()
     if not names or _URL.fullmatch(names[0]):
-        _measure_server(names, place)
-    _compare(names, place, yes=yes)
+        _measure_server(names, folder)
+    _compare(names, folder, yes=yes)
 
 
-def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
+def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
+    """Measure the server at the URL, or one on this machine, and print how much load it handles."""
     if len(urls) > 1:
         raise UsageError(
-            "one server at a time; to compare two, write a study with two endpoints (docs/endpoints.md)"
+            "one server at a time; "
+            "to compare two, write a study with two endpoints (docs/endpoints.md)"
         )
-    at, console = Workplace(), Terminal()
+    workplace = Workplace()
+    console = Terminal()
     server, *others = [named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
-        prepared = prepare_running_server(server, client, place)
+        prepared = prepare_running_server(server, client, into)
         show_load_heading(console, prepared)
         with RunDisplay(console) as display:
-            folder = measure_endpoint_study(prepared, display, client, at)
+            folder = measure_endpoint_study(prepared, display, client, workplace)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
-        console.print()
-        render_whole_in_terminal(quick_server_document(summary, server.url, GROWTH, place), console)
-        if (said := outcome_advice(records)) is not None:
-            console.print(said)
+        _show_answer(quick_server_document(summary, server.url, GROWTH, into), records, console)
 
-    reported = write_outcome(folder, at.home, answer)
+    outcome = write_outcome(folder, workplace.home, answer)
     if others:
         console.print(
             f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`"
         )
-    console.print(f"report: {reported.page}", soft_wrap=True)
-    raise typer.Exit(_exit_code(reported.summary))
+    console.print(f"report: {outcome.page}", soft_wrap=True)
+    raise typer.Exit(_exit_code(outcome.summary))
 
 
-def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
+def _compare(names: Sequence[str], into: Path, *, yes: bool) -> NoReturn:
+    """Create what is missing after a question, and measure and compare the variants."""
     require_native()
-    at, console, wanted = Workplace(), Terminal(), quick_study_names(names)
-    field = make_quick_field(wanted, at)
-    while lacking := missing_for_quick_study(field, at):
-        _agree(lacking, names, console, yes=yes)
+    workplace = Workplace()
+    console = Terminal()
+    named = quick_study_names(names)
+    candidates = make_quick_field(named, workplace)
+    while missing := missing_for_quick_study(candidates, workplace):
+        _agree(missing, names, console, yes=yes)
         yes = True
-        if all(need.kind == "variant" for need in lacking):
+        if all(part.kind == "variant" for part in missing):
             break
-        for need in lacking:
-            _create(need, at, console)
-        field = make_quick_field(
-            wanted, at
-        )  # what was downloaded may be another thing than its name promised
-    source = write_quick_study(make_quick_study(field, at, place.name), place)
-    high_s = estimator_of(plan_study(source, at), at).range_s()[1]
+        for part in missing:
+            _create(part, workplace, console)
+        # A downloaded model may differ from what its name promised.
+        candidates = make_quick_field(named, workplace)
+    source = write_quick_study(make_quick_study(candidates, workplace, into.name), into)
+    high_s = estimator_of(plan_study(source, workplace), workplace).range_s()[1]
+    engines = ", ".join(candidates.engines)
     console.print(
-        f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}",
+        f"Wrote {source.file}; measuring on {engines}, about {show_about(high_s)}",
         soft_wrap=True,
     )
     with RunDisplay(console) as display:
-        folder = runner.measure_study(source, place, display, at)
+        folder = runner.measure_study(source, into, display, workplace)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
-        console.print()
-        render_whole_in_terminal(quick_comparison_document(summary), console)
-        if (said := outcome_advice(records)) is not None:
-            console.print(said)
+        _show_answer(quick_comparison_document(summary), records, console)
 
-    reported = write_outcome(folder, at.home, answer)
-    console.print(f"report: {reported.page}", soft_wrap=True)
+    outcome = write_outcome(folder, workplace.home, answer)
+    console.print(f"report: {outcome.page}", soft_wrap=True)
     console.print(
-        f"to go on: edit {source.file}, then `bitbench run {source.file} --into {place}`",
+        f"to go on: edit {source.file}, then `bitbench run {source.file} --into {into}`",
         soft_wrap=True,
     )
-    raise typer.Exit(_exit_code(reported.summary))
+    raise typer.Exit(_exit_code(outcome.summary))
+
+
+def _show_answer(document: Document, records: StudyRecords, console: Terminal) -> None:
+    """Print the answer, and advice if the client was too slow."""
+    console.print()
+    render_whole_in_terminal(document, console)
+    advice = outcome_advice(records)
+    if advice is not None:
+        console.print(advice)
 
 
 def _exit_code(summary: StudySummary) -> ExitCode:
-    """It chose its points itself, so that none is lacking."""
+    """Return DONE with any result, since the command chose its points itself."""
     return ExitCode.DONE if summary.is_measured else ExitCode.NOTHING_MEASURED
 
 
 def _agree(
-    lacking: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool
+    missing: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool
 ) -> None:
-    """Show what is missing and what it costs, and ask. Raises NotReadyError without a terminal, or for a no."""
+    """Show the missing parts with their costs, and ask. Raise NotReadyError for a no, or without a
+    terminal to ask in."""
     table = Table("missing", "", "time", "disk", box=None, pad_edge=False, header_style="bold")
-    for need in lacking:
-        takes = "unknown" if need.seconds is None else f"about {show_about(need.seconds)}"
-        size = "unknown" if need.size_bytes is None else show_bytes(need.size_bytes)
-        table.add_row(need.kind, need.name, takes, size)
+    for part in missing:
+        duration = "unknown" if part.seconds is None else f"about {show_about(part.seconds)}"
+        size = "unknown" if part.size_bytes is None else show_bytes(part.size_bytes)
+        table.add_row(part.kind, part.name, duration, size)
     console.print(table)
-    seconds = sum(need.seconds or 0.0 for need in lacking)
-    size = show_bytes(sum(need.size_bytes or 0 for need in lacking))
-    known = all(need.seconds is not None and need.size_bytes is not None for need in lacking)
-    total = f"Together about {show_about(seconds)} and {size}, then " if known else "Then "
+    total = "Then "
+    if all(part.seconds is not None and part.size_bytes is not None for part in missing):
+        seconds = sum(part.seconds or 0.0 for part in missing)
+        size = show_bytes(sum(part.size_bytes or 0 for part in missing))
+        total = f"Together about {show_about(seconds)} and {size}, then "
     console.print(f"{total}about {show_about(TOTAL_S)} to measure.")
     if yes:
         return
@@ -177,13 +191,18 @@ def _agree(
         raise NotReadyError("nothing was created")
 
 
-def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
-    """Variants are created by the run that needs them."""
-    with console.status(Text(f"{need.kind} {need.name}")) as status:
-        steps = Steps(console, status, need.name)
-        if need.kind == "environment":
+def _create(part: MissingPart, workplace: Workplace, console: Terminal) -> None:
+    """Create a missing part, except a variant, which the run creates."""
+    with console.status(Text(f"{part.kind} {part.name}")) as status:
+        steps = Steps(console, status, part.name)
+        if part.kind == "environment":
             make_environment(
-                known_environment(need.name), at.home, device=at.device, on_step=steps.step
+                known_environment(part.name),
+                workplace.home,
+                device=workplace.device,
+                on_step=steps.step,
             )
-        elif need.kind == "model":
-            make_model_ready(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
+        elif part.kind == "model":
+            make_model_ready(
+                part.name, workplace.home, on_step=steps.step, on_progress=steps.progress
+            )

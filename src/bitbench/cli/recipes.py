@@ -1,6 +1,6 @@
-"""`bitbench recipes`: what can be made of a model, which engines run it, and why others do not."""
+"""`bitbench recipes`: the recipes, the engines that run them, and the reasons why others do not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -37,20 +37,22 @@ def recipes(
 ) -> None:
     """List recipes and the engines that run them.
 
-    It names what does not run, or not faster, and why. With a name: print that recipe as YAML, to copy and change.
+    It names what does not run, or not faster, and why. With a name: print that recipe as YAML, to
+    copy and change.
     """
     if name is not None:
         typer.echo(catalog.built_in_recipe_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    at = Workplace(asked_device=device_option(device))
-    console, on = Terminal(), at.capability
-    known = tuple(catalog.built_in_recipes())
+    workplace = Workplace(asked_device=device_option(device))
+    console = Terminal()
+    capability = workplace.capability
+    built_in = tuple(catalog.built_in_recipes())
     engines = [
         engine_name for engine_name, engine in registry.engines().items() if engine.needs_model
     ]
-    console.print(_recipes_table(known, engines, at.device, on))
-    console.print(f"\n{legend(at.device, on)}")
-    for paragraph in _recipe_reasons(known, engines, at.device, on):
+    console.print(_recipes_table(built_in, engines, workplace.device, capability))
+    console.print(f"\n{legend(workplace.device, capability)}")
+    for paragraph in _recipe_reasons(built_in, engines, workplace.device, capability):
         console.print(paragraph)
 
 
@@ -60,7 +62,7 @@ def _recipes_table(
     device: Device,
     capability: Capability | None = None,
 ) -> Table:
-    """One row per recipe, with the engines that matter for it."""
+    """Return a table with a row per recipe and the engines that run it."""
     table = Table(
         Column("recipe", no_wrap=True),
         Column("engines", overflow="fold"),
@@ -71,21 +73,17 @@ def _recipes_table(
         padding=(0, 2, 0, 0),
     )
     for recipe in recipes:
-        rows = [
-            (
-                engine,
-                look_up_compatibility(
-                    recipe.form, engine, device, recipe.at_load, capability=capability
-                ),
+        rows: dict[str, CompatibilityRow | None] = {}
+        for engine in engines:
+            rows[engine] = look_up_compatibility(
+                recipe.form, engine, device, recipe.at_load, capability=capability
             )
-            for engine in engines
-        ]
         table.add_row(recipe.name, _engines(rows), recipe.description)
     return table
 
 
 def legend(device: Device, capability: Capability | None) -> str:
-    """Below the table."""
+    """Return the meaning of the marks, for the line below the table."""
     marks = (
         f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"
     )
@@ -93,25 +91,24 @@ def legend(device: Device, capability: Capability | None) -> str:
         return f"Engines on a CPU: {marks}."
     if capability is not None:
         return f"Engines on an NVIDIA GPU of compute capability {capability}: {marks}."
-    decides = f"{UNDECIDED} unknown: its compute capability decides"
-    return f"Engines on an NVIDIA GPU of unknown compute capability: {marks}, {decides}."
+    unknown = f"{UNDECIDED} unknown: its compute capability decides"
+    return f"Engines on an NVIDIA GPU of unknown compute capability: {marks}, {unknown}."
 
 
-def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
-    """`✓ sglang, vllm; ~ transformers`; what does not run comes below."""
-    marked: dict[str, list[str]] = {mark: [] for mark in (*MARKS.values(), UNDECIDED)}
-    for engine, row in rows:
+def _engines(rows: Mapping[str, CompatibilityRow | None]) -> Text:
+    """Return `✓ sglang, vllm; ~ transformers`. Engines that do not run it are listed below."""
+    by_mark: dict[str, list[str]] = {mark: [] for mark in (*MARKS.values(), UNDECIDED)}
+    for engine, row in rows.items():
         if row is None:
-            marked[UNDECIDED].append(engine)
+            by_mark[UNDECIDED].append(engine)
         elif not row.refuse and row.verdict in MARKS:
-            marked[MARKS[row.verdict]].append(engine)
+            by_mark[MARKS[row.verdict]].append(engine)
     styles = {mark: STYLES[verdict] for verdict, mark in MARKS.items()}
-    named = [
-        Text(f"{mark} {', '.join(engines)}", styles.get(mark, "dim"))
-        for mark, engines in marked.items()
-        if engines
-    ]
-    return Text("; ").join(named) if named else Text("none here", "dim")
+    parts: list[Text] = []
+    for mark, engines in by_mark.items():
+        if engines:
+            parts.append(Text(f"{mark} {', '.join(engines)}", styles.get(mark, "dim")))
+    return Text("; ").join(parts) if parts else Text("none here", "dim")
 
 
 def _recipe_reasons(
@@ -120,8 +117,8 @@ def _recipe_reasons(
     device: Device,
     capability: Capability | None = None,
 ) -> Iterator[RenderableType]:
-    """A paragraph for each reason: where, which recipes, why, and how it is known."""
-    named: dict[CompatibilityRow, list[str]] = {}
+    """Yield a paragraph for each reason: the engine, the recipes, the reason and its source."""
+    names_by_row: dict[CompatibilityRow, list[str]] = {}
     for engine in engines:
         for recipe in recipes:
             row = look_up_compatibility(
@@ -130,11 +127,13 @@ def _recipe_reasons(
             if row is not None and row.why:
                 # One reason may hold for several forms.
                 alike = row.model_copy(update={"form": "", "kernel": None, "capability": None})
-                named.setdefault(alike, []).append(recipe.name)
-    for row, names in named.items():
-        known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
+                names_by_row.setdefault(alike, []).append(recipe.name)
+    for row, names in names_by_row.items():
+        source = row.checked
+        if source == DOCUMENTATION:
+            source = "untested, from its documentation"
         style = "dim" if row.refuse else STYLES[row.verdict]
         yield Text.assemble(
             "\n", (row.engine, "bold"), " ", (row.word, style), f": {', '.join(names)}"
         )
-        yield Padding(f"{row.why} ({known})", (0, 0, 0, 4), expand=False)
+        yield Padding(f"{row.why} ({source})", (0, 0, 0, 4), expand=False)

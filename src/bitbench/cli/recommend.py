@@ -1,11 +1,11 @@
-"""`bitbench recommend`: what to run under limits, and why the others were ruled out."""
+"""`bitbench recommend`: the config to run under limits, and the reasons against the others."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bitbench.api.recommend import recommend as recommended
+from bitbench.api.recommend import recommend as recommend_from_folder
 from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson, Format
 from bitbench.cli.outcome import end_with_outcome_document
@@ -49,11 +49,12 @@ def recommend(
 ) -> None:
     """Recommend which variant to run on which engine.
 
-    Prints the fastest config that meets every limit with 95 % confidence, its gain over the baseline, why the others
-        were ruled out, which may be as good, and the command that serves it. Exit code 0: each workload has an answer.
-    1: for one, no config meets the limits. 2: for one, the trials are inconclusive. 3: no config has a result.
+    Prints the fastest config that meets every limit with 95 % confidence, its gain over the
+    baseline, why the others were ruled out, which may be as good, and the command that serves it.
+    Exit code 0: each workload has an answer. 1: for one, no config meets the limits. 2: for one,
+    the trials are inconclusive. 3: no config has a result.
     """
-    found = recommended(
+    recommendation = recommend_from_folder(
         folder,
         slo=slo,
         max_memory=max_memory,
@@ -61,6 +62,7 @@ def recommend(
         workloads=workload or [],
         engines=engine or [],
     )
+    code = recommendation.exit_code
     if as_json:
-        end_with_json("recommend", found, found.exit_code)
-    end_with_outcome_document(recommendation_document(found), Terminal(), found.exit_code, form)
+        end_with_json("recommend", recommendation, code)
+    end_with_outcome_document(recommendation_document(recommendation), Terminal(), code, form)

@@ -1,4 +1,5 @@
-"""`bitbench report`: the report of a study from its records, or one of the forms that such records are published in."""
+"""`bitbench report`: the report of a study from its records, or its records in a published
+format."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,10 +19,10 @@ from bitbench.util.files import SafeFolder
 
 
 def _known_format(name: str) -> str:
-    """One that can be chosen."""
-    known = formats()
-    if name not in known:
-        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, known))}.")
+    """Return the name of a format. Raise BadParameter for an unknown one."""
+    names = formats()
+    if name not in names:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, names))}.")
     return name
 
 
@@ -49,8 +50,8 @@ def report(
 ) -> None:
     """Write the report of a study from its records.
 
-    With --format: one of the published table formats, or the records as data. Without it the exit code is that of
-    `bitbench run`.
+    With --format: one of the published table formats, or the records as data. Without it the exit
+    code is that of `bitbench run`.
     """
     if form is None and output is not None:
         raise UsageError(
@@ -64,6 +65,7 @@ def report(
 
 
 def _write_form(folder: Path, form: str, output: Path | None) -> None:
+    """Write the study in this format to a file, or print it."""
     text = study_text(StudyReport(StudyFolder(folder), default_home()), form)
     if output is None:
         typer.echo(text, nl=False)

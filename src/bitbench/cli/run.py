@@ -72,13 +72,15 @@ def run(
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
 
-    Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, configs that
-    are already decided are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html. A study is code: `bitbench plan` shows what one from elsewhere would start, send and write.
-    Exit code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
+    Trials that are recorded are not run again. With a budget, starts and rounds are planned from
+    it, configs that are already decided are dropped, and the study ends early when everything is
+    decided. The report is DIR/report/index.html. A study is code: `bitbench plan` shows what one
+    from elsewhere would start, send and write. Exit code 1: a point misses an objective of the
+    study. 2: inconclusive. 3: no point has a result.
     """
-    at, console = Workplace(asked_device=device_option(device)), Terminal()
-    place = None if into is None else StudyFolder(into)
+    workplace = Workplace(asked_device=device_option(device))
+    console = Terminal()
+    results = None if into is None else StudyFolder(into)
     budget_s = None if budget is None else seconds_option(budget, "--budget")
     executor = None if on is None else executor_at(on)
     if block is not None:
@@ -87,36 +89,37 @@ def run(
     with RunDisplay(console) as display:
         folder = runner.measure_study(
             source,
-            place,
+            results,
             display,
-            at,
+            workplace,
             budget_s=budget_s,
             on=executor,
             mirror=mirror,
             key_from=key_from or (),
         )
     if block is None:
-        end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
+        end_with_outcome(folder, workplace.home, console, allow_inconclusive=allow_inconclusive)
     _end_with_block(block, folder, console)
 
 
 def _block_executor(block: int, on: str | None, into: Path | None) -> Executor:
-    """Raises UsageError for options that do not go with one block."""
+    """Return the executor of one block. Raise UsageError for options that exclude it."""
     if on is not None:
         raise UsageError("--block measures on this machine; leave --on out")
     if into is None:
         raise UsageError(
-            "--block needs --into: each block has a folder of its own, and `bitbench join` makes one study"
+            "--block needs --into: each block has a folder of its own, "
+            "and `bitbench join` makes one study"
         )
     return partial(measure_block, block)
 
 
 def _end_with_block(block: int, folder: StudyFolder, console: Terminal) -> NoReturn:
-    """One block decides nothing, so its exit code says whether it has results."""
+    """Print how many trials count, and exit. One block decides nothing, so the exit code shows
+    whether it has results."""
     trials = [trial for trial in folder.trials() if trial.kind == "measured"]
     counted = sum(trial.counts for trial in trials)
-    console.print(
-        f"block {block}: {counted} of {plural(len(trials), 'trial')} count; {folder.path} is ready to join"
-    )
+    total = plural(len(trials), "trial")
+    console.print(f"block {block}: {counted} of {total} count; {folder.path} is ready to join")
     has_quality = any(record.outcome is Outcome.OK for record in folder.quality_records())
     raise typer.Exit(ExitCode.DONE if counted or has_quality else ExitCode.NOTHING_MEASURED)

@@ -1,4 +1,4 @@
-"""`bitbench schema`: the JSON Schema of what a person writes, and of what a command prints with --json."""
+"""`bitbench schema`: the JSON Schema of a study file or recipe, or of a command's --json output."""
 
 import json
 from typing import Annotated
@@ -20,10 +20,10 @@ def schema(
     ] = "study",
 ) -> None:
     """Print the JSON Schema of a file to write, or of an answer."""
-    known = [*FILES, *answers_by_command()]
-    if of not in known:
+    names = [*FILES, *answers_by_command()]
+    if of not in names:
         raise UsageError(
-            f"{of} has no JSON Schema; {did_you_mean(of, known)}known are {', '.join(known)}"
+            f"{of} has no JSON Schema; {did_you_mean(of, names)}known are {', '.join(names)}"
         )
-    found = FILES[of]() if of in FILES else answer_schema(of)
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    content = FILES[of]() if of in FILES else answer_schema(of)
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -1,6 +1,6 @@
-"""What is drawn for people: our own colours and lines; names, errors and answers from elsewhere are only text.
+"""The colored output for people. Names, errors and answers from elsewhere are plain text in it.
 
-Everything else that is written passes `visible_streams` of the package.
+All other output passes `visible_streams` of the package.
 """
 
 import os
@@ -14,31 +14,33 @@ from rich.text import Text
 
 from bitbench.util.text import visible
 
-PIPE_WIDTH = (
-    10_000  # characters: in a pipe or a file a table is whole and a paragraph one line, for grep
-)
+# Characters. In a pipe or a file, tables stay whole and paragraphs are one line, for grep.
+PIPE_WIDTH = 10_000
 
 
 class Terminal(Console):
-    """A rich console without markup, emoji codes and highlighting; styles are given by `Text`."""
+    """A rich console without markup, emoji codes and highlighting. Styles come from `Text`."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         stream: TextIO = sys.stderr if stderr else sys.stdout
-        while hasattr(
-            stream, "rich_proxied_file"
-        ):  # what stands before the terminal would spell out our own colours
+        # The stream in front of the terminal would spell out bitbench's own colors.
+        while hasattr(stream, "rich_proxied_file"):
             stream = stream.rich_proxied_file
         is_read_elsewhere = not stream.isatty() and "COLUMNS" not in os.environ
         width = PIPE_WIDTH if is_read_elsewhere else None
         super().__init__(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Before the layout, so that a column is as wide as what it shows."""
+        """Spell out control characters before the layout, so that columns get the right width."""
         return super().render_str(visible(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """All that is drawn passes here; a segment with `control` is rich's own movement of the cursor."""
+        """Yield all segments with control characters spelled out, except rich's cursor
+        movements."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=visible(segment.text))
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=visible(segment.text))

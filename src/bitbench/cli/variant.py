@@ -1,4 +1,4 @@
-"""`bitbench variant`: the variants that exist: what each was made from, how, and its size."""
+"""`bitbench variant`: the existing variants, with their sources, recipes and sizes."""
 
 from typing import Annotated
 
@@ -18,9 +18,9 @@ variant = PlainTyper(help="List, show and remove quantized variants.")
 @variant.command("list")
 def list_() -> None:
     """List variants and their sizes."""
-    there = variants.list_variants(default_home())
+    existing = variants.list_variants(default_home())
     console = Terminal()
-    if not there:
+    if not existing:
         console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
         return
     table = Table(
@@ -31,12 +31,13 @@ def list_() -> None:
         box=None,
         header_style="bold",
     )
-    for made in there:
-        facts = made.manifest
-        bits = _show_bits(facts.bits_per_weight)
-        table.add_row(made.folder.name, show_bytes(facts.weight_bytes), bits, facts.created_at[:10])
+    for made in existing:
+        manifest = made.manifest
+        size = show_bytes(manifest.weight_bytes)
+        bits = _show_bits(manifest.bits_per_weight)
+        table.add_row(made.folder.name, size, bits, manifest.created_at[:10])
     console.print(table)
-    console.print(f"{show_bytes(sum(made.manifest.size_bytes for made in there))}")
+    console.print(show_bytes(sum(made.manifest.size_bytes for made in existing)))
 
 
 @variant.command()
@@ -63,4 +64,5 @@ def rm(
 
 
 def _show_bits(bits: StoredBits) -> str:
-    return f"{show_significant(bits.linear_layers)} in layers, {show_significant(bits.whole_model)} in all"
+    in_layers = show_significant(bits.linear_layers)
+    return f"{in_layers} in layers, {show_significant(bits.whole_model)} in all"

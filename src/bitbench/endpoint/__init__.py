@@ -1,1 +1,1 @@
-"""URL → records: first contact, sweeps, and the search for the highest rate."""
+"""Measures an endpoint by its URL: first contact, sweeps, and the search for the highest rate."""

@@ -1,5 +1,8 @@
-"""Trials on an endpoint that runs already: a sweep in interleaved rounds, a search for the highest rate, or the
-short ladder of `bitbench quick`."""
+"""Trials on an endpoint that already runs.
+
+They are a sweep in interleaved rounds, a search for the highest rate, or the short ladder of
+`bitbench quick`.
+"""
 
 import time
 from collections import Counter
@@ -65,41 +68,47 @@ from bitbench.util.files import SafeFolder
 from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_seconds
 
-BLOCK = 0  # the endpoint is not started anew, so there is only one
+BLOCK = 0  # the endpoint is never restarted, so there is only one block
 RESUMES = "; the same command with --into resumes"
 FREE_IT = "free a core, or send from another machine (--on), then resume with --into"
 
 
-CHOSEN_BY_SEARCH = {
-    "name",
-    "duration",
-    "requests",
-}  # of its workloads, beside the rate: from what the endpoint takes without load
+# Fields of its workloads that a search chooses, along with the rate, from the unloaded latency.
+CHOSEN_BY_SEARCH = {"name", "duration", "requests"}
 
 
 def measure_endpoint_study(
-    prepared: PreparedLoad, observer: Observer, client: LoadClient, at: Workplace
+    prepared: PreparedLoad, observer: Observer, client: LoadClient, workplace: Workplace
 ) -> StudyFolder:
-    """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
-    study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
+    """Sweep an endpoint that already runs, or search for its highest rate.
+
+    The same call again resumes. Raise StoreError if the folder has another study, and LoadError if
+    the endpoint or the client fails.
+    """
+    study = prepared.study
+    search = prepared.search
+    folder = StudyFolder(prepared.folder)
     lock = folder.lock()
     if lock is not None:
         _refuse_other_load(lock, study, search, folder.path)
-    if (
-        search is not None and lock and lock.search
-    ):  # its study has grown by the rates that were tried
-        asked = {"trials": search.trials, "precision": search.precision, "highest": search.highest}
-        search = lock.search.model_copy(update=asked)
+    if search is not None and lock and lock.search:
+        # The study of an earlier call has grown by the rates that it tried.
+        goals = {
+            "trials": search.trials,
+            "precision": search.precision,
+            "highest": search.highest,
+        }
+        search = lock.search.model_copy(update=goals)
         study = study.model_copy(update={"workloads": lock.plan.study.workloads})
     source = StudySource.of(study, folder.path)
     with folder.writing() as writer:
-        store = VariantStore(at.home, source.folder)
-        plan = plan_study_source(source, store, at)
+        store = VariantStore(workplace.home, source.folder)
+        plan = plan_study_source(source, store, workplace)
         if plan.refusals:
             raise LoadError(plan.refusals[0].reason)
-        ready = StudyRun(at, plan, source, store, folder, observer)
-        ready.begin(writer, search=search)
-        run = EndpointRun(ready.context(client), writer)
+        study_run = StudyRun(workplace, plan, source, store, folder, observer)
+        study_run.begin(writer, search=search)
+        run = EndpointRun(study_run.context(client), writer)
         if prepared.next_point is not None:
             run.climb(prepared.next_point)
         elif search is None:
@@ -111,51 +120,62 @@ def measure_endpoint_study(
 
 
 def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
-    """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
+    """Raise StoreError if the folder has another kind of load on this endpoint.
+
+    A search does not continue a sweep, nor a sweep a search, nor a search one with other requests.
+    """
     if lock.plan.study.engines != study.engines:
-        return  # another endpoint or no endpoint at all, which is refused as another study
-    elsewhere = "repeat the command that began it, or give another folder with --into"
+        return  # another endpoint or none: a later check refuses it as another study
+    advice = "repeat the command that began it, or give another folder with --into"
     if (lock.search is None) is not (search is None):
-        began, asked = ("a search", "a sweep") if search is None else ("a sweep", "a search")
+        existing = "a sweep" if lock.search is None else "a search"
+        requested = "a sweep" if search is None else "a search"
         raise StoreError(
-            f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}"
+            f"{folder} contains {existing} of an endpoint, and this is {requested}; {advice}"
         )
     if search is None:
         return
-    requests = (lock.plan.study.workloads[0], study.workloads[0])
-    before, after = ({**dict(request), "arrival": request.arrival.kind} for request in requests)
-    differing = sorted(
-        name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name]
-    )
+    fields_before = _request_fields(lock.plan.study.workloads[0])
+    differing: list[str] = []
+    for name, value in _request_fields(study.workloads[0]).items():
+        if name not in CHOSEN_BY_SEARCH and fields_before[name] != value:
+            differing.append(name)
     if differing:
         raise StoreError(
-            f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}"
+            f"{folder} contains a search with other requests ({', '.join(sorted(differing))}); "
+            f"{advice}"
         )
+
+
+def _request_fields(workload: Workload) -> dict[str, object]:
+    """Return the fields of a workload without its rate."""
+    return {**dict(workload), "arrival": workload.arrival.kind}
 
 
 class EndpointRun:
-    """What is recorded already is not run again.
+    """A run of trials on an endpoint, which skips what is recorded already.
 
-    A study's visit starts an instance, warms it up and runs all trials of a workload in it. Here nothing is started, so
-    the order can be the best one against drift: in each round every point of the sweep once, shuffled anew. What the
-    server is warm for is unknown: before its first trial a point in closed loop has rounds of warm-up until it is
-    steady. All trials belong to one instance; their interval says nothing about another start, and the report says so.
+    A visit of a study starts an instance, warms it up and runs all trials of a workload in it. Here
+    nothing is started, so the order can be the best one against drift: each round has every point
+    of the sweep once, in a new random order. It is unknown what the server is warm for. So before
+    its first trial, a point in closed loop is warmed up until it is steady. All trials are from one
+    instance. Their interval does not cover another launch, and the report says so.
     """
 
     def __init__(self, run: RunContext, writer: Writer) -> None:
-        self._run, self._writer = run, writer
+        self._run = run
+        self._writer = writer
         recorded = writer.folder.trials()
         self._trials = [trial for trial in recorded if trial.kind == "measured"]
         self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
-        self._visit = len(
-            writer.folder.instances()
-        )  # what earlier runs sent last may not be recorded
-        # By this run, with the metrics of its last round: the server may have been started again since the last.
+        # The number of earlier runs. What they sent last may not be recorded.
+        self._visit = len(writer.folder.instances())
+        # The points that this run has warmed up, with the metrics of the last round. Earlier runs
+        # do not count: the server may have been restarted since.
         self._warm: dict[Point, tuple[TrialMetrics, ...]] = {}
         self._progress = Progress(run.plan, repeatable_rejections(self._trials))
-        self._progress.begin(
-            BlockTask(BLOCK, run.plan.study.measure.trials.min, frozenset(run.plan.points))
-        )
+        rounds = run.plan.study.measure.trials.min
+        self._progress.begin(BlockTask(BLOCK, rounds, frozenset(run.plan.points)))
         self._progress.add(self._trials)
 
     @property
@@ -163,78 +183,87 @@ class EndpointRun:
         return self._run.plan
 
     def sweep(self) -> None:
-        """Every point as often as the study says, in rounds."""
+        """Measure every point as often as the study says, in rounds."""
         ready = self._begin()
-        workloads, wants = self._plan.study.workloads, self._progress.wants_trial
-        while wanted := [workload for workload in workloads if wants(self._point(workload), BLOCK)]:
-            Random(f"{self._plan.study.seed}/{len(self._trials)}").shuffle(wanted)
-            for workload in wanted:
+        while workloads := self._list_wanting_trials():
+            Random(f"{self._plan.study.seed}/{len(self._trials)}").shuffle(workloads)
+            for workload in workloads:
                 self._trial(workload, ready)
 
+    def _list_wanting_trials(self) -> list[Workload]:
+        """Return the workloads that need another trial."""
+        wanting: list[Workload] = []
+        for workload in self._plan.study.workloads:
+            if self._progress.wants_trial(self._point(workload), BLOCK):
+                wanting.append(workload)
+        return wanting
+
     def climb(self, next_point: NextPoint) -> None:
-        """Trials at the points that `next_point` asks for; each new one becomes a workload of the study."""
+        """Measure the points that `next_point` returns, each as a new workload of the study.
+
+        If the server dies after a successful trial, warn and end: that is a part of the answer.
+        Raise LoadError if it dies before.
+        """
         ready = self._begin()
         while (workload := next_point(self._plan.study, self._trials)) is not None:
             try:
                 self._trial(self._added(workload), ready)
             except LoadError as gone:
-                cause, outcomes = (
-                    str(gone).removesuffix(RESUMES),
-                    [trial.outcome for trial in self._trials],
-                )
+                cause = str(gone).removesuffix(RESUMES)
+                outcomes = [trial.outcome for trial in self._trials]
                 if outcomes[-1:] != [Outcome.CRASHED] or Outcome.OK not in outcomes:
                     raise LoadError(cause) from None
-                self._run.observer.warn(
-                    cause
-                )  # it died under this load, which is a part of the answer
+                self._run.observer.warn(cause)
                 return
 
     def search(self, limits: SearchLimits) -> None:
-        """Trials at the rates that `analysis.rate_search` asks for; each new rate becomes a workload of the study."""
+        """Measure at the rates that `analysis.rate_search` returns, each as a new workload.
+
+        Raise UndecidedError if an objective cannot be decided, and LoadError if this client is too
+        slow for any rate.
+        """
         ready = self._begin()
         self._update_lock(search=limits)
-        late, is_told = 0, False
+        late_in_row = 0
+        is_capped = False
         cost_is_told = False
-        while (
-            wanted := next_rate(rate_trials(self._plan.study, self._trials), limits)
-        ) is not None:
-            rate = wanted.rate
-            if wanted.kind is RateTrialKind.FULL and not cost_is_told:
-                self._tell_cost(limits, rate)
+        while (step := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
+            if step.kind is RateTrialKind.FULL and not cost_is_told:
+                self._tell_cost(limits, step.rate)
                 cost_is_told = True
-            workload = endpoint_workload_at(self._plan.study.workloads[0], wanted, limits)
+            workload = endpoint_workload_at(self._plan.study.workloads[0], step, limits)
             record = self._trial(self._added(workload), ready)
-            if (
-                record.outcome is Outcome.OK
-                and record.objectives is not None
-                and record.objectives.holds is None
-            ):
-                raise UndecidedError(f"the search cannot go on: {record.objectives.why_not}")
-            late = late + 1 if objectives_hold(record, self._plan.study.objectives) is None else 0
-            if late > CLIENT_BOUND_REPEATS:
-                kept = [
-                    trial.rate
-                    for trial in rate_trials(self._plan.study, self._trials)
-                    if trial.holds
-                ]
-                if not kept:
-                    raise LoadError(
-                        f"this machine cannot send {rate:g} requests/s on time: {record.cause}"
-                    )
-                if is_told:
-                    self._run.observer.warn(
-                        f"the search stopped: this machine is too busy to send requests on time; {FREE_IT}"
-                    )
-                    return
-                self._run.observer.warn(
-                    f"this client cannot send {rate:g} requests/s on time; higher rates are skipped"
+            objectives = record.objectives
+            is_ok = record.outcome is Outcome.OK
+            if is_ok and objectives is not None and objectives.holds is None:
+                raise UndecidedError(f"the search cannot go on: {objectives.why_not}")
+            is_late = objectives_hold(record, self._plan.study.objectives) is None
+            late_in_row = late_in_row + 1 if is_late else 0
+            if late_in_row <= CLIENT_BOUND_REPEATS:
+                continue
+            tried = rate_trials(self._plan.study, self._trials)
+            held_rates = [trial.rate for trial in tried if trial.holds]
+            if not held_rates:
+                raise LoadError(
+                    f"this machine cannot send {step.rate:g} requests/s on time: {record.cause}"
                 )
-                late, is_told = 0, True
-                limits = limits.model_copy(update={"highest": max(kept)})
-                self._update_lock(search=limits)
+            if is_capped:
+                self._run.observer.warn(
+                    "the search stopped: this machine is too busy to send requests on time; "
+                    f"{FREE_IT}"
+                )
+                return
+            self._run.observer.warn(
+                f"this client cannot send {step.rate:g} requests/s on time; "
+                "higher rates are skipped"
+            )
+            late_in_row = 0
+            is_capped = True
+            limits = limits.model_copy(update={"highest": max(held_rates)})
+            self._update_lock(search=limits)
 
     def _tell_cost(self, limits: SearchLimits, rate: float) -> None:
-        """Say what the rest of a search takes, now that the rate is known roughly."""
+        """Tell the observer what the rest of a search takes, from the approximate rate."""
         done = len(rate_trials(self._plan.study, self._trials))
         cost = estimate_search_cost(limits, rate, done=done)
         self._run.observer.note(
@@ -245,15 +274,15 @@ class EndpointRun:
             self._run.observer.warn(offer)
 
     def _begin(self) -> ReadyInstance:
-        """The endpoint as this run meets it: an instance in the records."""
+        """Record the endpoint as an instance, and return it when it answers."""
         config = self._plan.configs[0]
         instance_id, log_file = self._writer.new_instance()
         started = time.monotonic()
         instance = self._run.start(config, log_file, occasion=str(BLOCK))
-        endpoint, vocabulary = self._wait(instance), self._run.vocabulary_of(config)
-        watch = MemoryWatch(
-            None, None, instance.stop
-        )  # it is not our process: there is nothing to see
+        endpoint = self._wait(instance)
+        vocabulary = self._run.vocabulary_of(config)
+        # The endpoint is not our process, so its memory is unknown.
+        watch = MemoryWatch(None, None, instance.stop)
         ready = ReadyInstance(instance_id, config, BLOCK, instance, endpoint, vocabulary, watch)
         self._writer.append_instance(
             InstanceRecord(
@@ -268,15 +297,15 @@ class EndpointRun:
             )
         )
         objectives = self._plan.study.objectives
-        counted = [
-            trial
-            for trial in self._trials
-            if trial.outcome not in NOT_THE_ENGINES or objectives_hold(trial, objectives)
-        ]
-        self._run.observer.study_started(self._plan, len(counted))
+        counted = 0
+        for trial in self._trials:
+            is_rejected = trial.outcome in NOT_THE_ENGINES
+            counted += not is_rejected or bool(objectives_hold(trial, objectives))
+        self._run.observer.study_started(self._plan, counted)
         return ready
 
     def _wait(self, instance: Instance) -> Endpoint:
+        """Wait until the endpoint answers. Raise LoadError if it does not."""
         try:
             return instance.wait_ready(self._plan.study.limits.start)
         except InstanceFailed as failed:
@@ -286,18 +315,26 @@ class EndpointRun:
         return Point(config=self._plan.configs[0], workload=workload.name)
 
     def _trial(self, workload: Workload, ready: ReadyInstance) -> TrialRecord:
+        """Run a trial of a workload and record it.
+
+        Raise LoadError if the server is gone after that.
+        """
         draft = self._warm_up(workload, ready) or self._draft(workload, ready, "measured")
         record = self._writer.append_trial(draft.record, draft.rows)
         self._trials.append(record)
         self._progress.add([record])
         self._run.observer.trial_finished(record)
         if record.outcome is Outcome.CRASHED:
-            self._wait(ready.instance)  # gone for good, or did it only break this trial?
+            self._wait(ready.instance)  # raises if the server is gone for good
         return record
 
     def _warm_up(self, workload: Workload, ready: ReadyInstance) -> TrialDraft | None:
-        """Before the first trial of a point in this run. One that fails is given back: the result of its point."""
-        point, rounds = self._point(workload), list[TrialRecord]()
+        """Warm up a point before its first trial in this run.
+
+        Return a warm-up that failed, which is the result of its point, or else None.
+        """
+        point = self._point(workload)
+        rounds: list[TrialRecord] = []
         if point in self._warm or workload.warm_up is workload:
             return None
         self._warm[point] = ()
@@ -311,30 +348,30 @@ class EndpointRun:
         if not is_steady(rounds):
             times = " and ".join(show_seconds(round_.metrics.latency_s) for round_ in rounds[-2:])
             self._run.observer.warn(
-                f"{workload.name} is not steady after {len(rounds)} rounds of warm-up (latency {times} in the last "
-                "two); its first trial may be slower than the others"
+                f"{workload.name} is not steady after {len(rounds)} rounds of warm-up "
+                f"(latency {times} in the last two); its first trial may be slower than the others"
             )
         return None
 
     def _draft(self, workload: Workload, ready: ReadyInstance, kind: TrialKind) -> TrialDraft:
         point = self._point(workload)
         index = len(self._progress.trials_of(point, BLOCK))
-        known = [*self._warm.get(point, ()), *self._progress.metrics_of(point, BLOCK)]
-        warm_ups = self._warm_ups[point]
+        earlier = [*self._warm.get(point, ()), *self._progress.metrics_of(point, BLOCK)]
         return run_trial(
             ready,
             workload,
             kind,
             index,
             self._run,
-            warm_up_round=warm_ups,
+            warm_up_round=self._warm_ups[point],
             visit=self._visit,
-            known=known,
+            earlier=earlier,
         )
 
     def _added(self, workload: Workload) -> Workload:
-        """A new one is added to the plan and to the study on disk before it is tried."""
-        study, point = self._plan.study, self._point(workload)
+        """Add a new workload to the plan and to the study on disk, and return the workload."""
+        study = self._plan.study
+        point = self._point(workload)
         if point not in self._plan.points:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
             plan = self._plan.model_copy(
@@ -351,90 +388,104 @@ class EndpointRun:
         self._writer.write_lock(lock.model_copy(update=facts))
 
 
-def endpoint_workload_at(like: Workload, wanted: NextRate, limits: SearchLimits) -> Workload:
-    """Return the same kind of requests at another rate, as many as the search wants there."""
-    return like.model_copy(
+def endpoint_workload_at(template: Workload, step: NextRate, limits: SearchLimits) -> Workload:
+    """Return a workload with the same kind of requests at the next rate of a search."""
+    return template.model_copy(
         update={
-            "name": f"{wanted.kind}-{wanted.rate:g}",
-            "arrival": like.arrival.model_copy(update={"rate": wanted.rate}),
-            "requests": limits.trial_requests(wanted.rate, wanted.kind),
+            "name": f"{step.kind}-{step.rate:g}",
+            "arrival": template.arrival.model_copy(update={"rate": step.rate}),
+            "requests": limits.trial_requests(step.rate, step.kind),
             "duration": None,
         }
     )
 
 
-# As vLLM, llama.cpp, Ollama, LM Studio and SGLang have them unless told otherwise.
+# The default ports of vLLM, llama.cpp, Ollama, LM Studio and SGLang.
 PORTS = (8000, 8080, 11434, 1234, 30000)
 HOST = "127.0.0.1"
 ANSWER_LIMIT_S = 1.0  # for the list of models of a server on this machine
-KEY_VARIABLE = (
-    "BITBENCH_QUICK_KEY"  # the user has not named the server, so the usual key is not sent to it
-)
+# The usual key is not sent to a server that the user did not name.
+KEY_VARIABLE = "BITBENCH_QUICK_KEY"
 CONTACT_REQUESTS = 2  # the first may find a cold server
 ANSWER_TOKENS = 32
-CLIMB_S = 75.0  # for all trials: with the first contact and the summary, the answer comes within two minutes
-POINT_S = 4.0  # of a trial, about
+# For all trials. With the first contact and the summary, the answer comes within two minutes.
+CLIMB_S = 75.0
+POINT_S = 4.0  # approximate duration of a trial
 MOST_STREAMS = 64
 MOST_ROUNDS = 16  # requests of a stream in a trial
 TRIALS = 3
-GROWTH = 1.1  # twice the streams that bring less than this: throughput has stopped growing
+GROWTH = 1.1  # throughput has stopped growing if twice the streams bring less than this
+_TOPICS = (
+    "compiler",
+    "bicycle",
+    "telescope",
+    "bridge",
+    "violin",
+    "harbour",
+    "battery",
+    "greenhouse",
+)
 _PROMPTS = tuple(
-    f"Explain in about {count} words what a {topic} is, how it works and what people use it for."
-    for count in (50, 100, 150, 200)
-    for topic in (
-        "compiler",
-        "bicycle",
-        "telescope",
-        "bridge",
-        "violin",
-        "harbour",
-        "battery",
-        "greenhouse",
-    )
+    f"Explain in about {words} words what a {topic} is, how it works and what people use it for."
+    for words in (50, 100, 150, 200)
+    for topic in _TOPICS
 )
 
 
 @dataclass(frozen=True)
 class FoundServer:
+    """A server that lists models, and the variable with the key for it."""
+
     url: str
     models: tuple[str, ...]
     key_variable: str = KEY_VARIABLE
 
 
 def find_servers() -> tuple[FoundServer, ...]:
-    """OpenAI-compatible ones on this machine that list a model; loopback only. Raises PlatformError where they could
-    not be measured, NotReadyError where there is none."""
+    """Return the OpenAI-compatible servers on this machine that list a model.
+
+    Only loopback is tried. Raise PlatformError if this machine cannot measure, and NotReadyError if
+    no server answers.
+    """
     require_native()
-    found = []
+    key = endpoint_api_key(KEY_VARIABLE)
+    servers: list[FoundServer] = []
     for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
-            models = offered_models(
-                Endpoint(url, "", endpoint_api_key(KEY_VARIABLE)), ANSWER_LIMIT_S
-            )
+            models = offered_models(Endpoint(url, "", key), ANSWER_LIMIT_S)
         except EndpointUnusable:
             continue
         if models:
-            found.append(FoundServer(url, models))
-    if not found:
+            servers.append(FoundServer(url, models))
+    if not servers:
+        ports = ", ".join(map(str, PORTS))
         raise NotReadyError(
-            f"nothing to measure: no OpenAI-compatible server answers on {HOST} (ports {', '.join(map(str, PORTS))}); "
-            "name one (bitbench quick http://HOST:PORT), or what to compare: bitbench quick smollm2-135m gguf-q4_0"
+            f"nothing to measure: no OpenAI-compatible server answers on {HOST} (ports {ports}); "
+            "name one (bitbench quick http://HOST:PORT), or what to compare: "
+            "bitbench quick smollm2-135m gguf-q4_0"
         )
-    return tuple(found)
+    return tuple(servers)
 
 
 def named_server(url: str) -> FoundServer:
-    """The one that a person named, who means its key to be sent there. Raises UsageError or LoadError."""
+    """Return the server that the user named, to which the usual key is sent.
+
+    Raise UsageError for a bad URL, and LoadError if the server lists no model.
+    """
     require_native()
     base = checked(lambda: endpoint_url(url), about=url)
     return FoundServer(base, (first_contact_model(base, API_KEY_ENV),), API_KEY_ENV)
 
 
 def prepare_running_server(server: FoundServer, client: LoadClient, folder: Path) -> PreparedLoad:
-    """Token ids of an exact length where the server takes them, as vLLM, SGLang and llama.cpp do; else chats, whose
-    answers end where the model ends them. Prompts are new each time: a server may remember those of the last. Raises
-    LoadError where it answers neither."""
+    """Contact a server, and return the study of its ladder.
+
+    Its prompts are token ids of an exact length if the server takes them, as vLLM, SGLang and
+    llama.cpp do. Otherwise they are chats whose answers the model ends. Prompts are
+    new each time: a server may remember the prompts of the last run. Raise LoadError if the server
+    answers neither.
+    """
     exact = seeded_load_study_options(LoadOptions(output_tokens=ANSWER_TOKENS), folder)
     try:
         return _prepare(server, exact, client, folder)
@@ -445,6 +496,7 @@ def prepare_running_server(server: FoundServer, client: LoadClient, folder: Path
 
 
 def new_endpoint_folder() -> Path:
+    """Return a folder name with the current time."""
     return Path(f"quick-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
 
@@ -458,61 +510,57 @@ def _prepare(
         ignore_eos=options.output_forced,
     )
     alone = replace(options, concurrency=(1,))
-    contact = first_contact(
-        arguments, load_study_workloads(alone)[0], client, requests=CONTACT_REQUESTS
-    )
-    first = endpoint_workload_with_streams(
-        load_study_workloads(alone, folder)[0], 1, contact.latency_s
-    )
+    probe = load_study_workloads(alone)[0]
+    contact = first_contact(arguments, probe, client, requests=CONTACT_REQUESTS)
+    template = load_study_workloads(alone, folder)[0]
+    first = endpoint_workload_with_streams(template, 1, contact.latency_s)
     study = make_load_study(options, arguments, (first,))
     measure = study.measure.model_copy(update={"trials": Count(min=1, max=TRIALS)})
-    ladder = Ladder(CLIMB_S)
-    return PreparedLoad(
-        study.model_copy(update={"measure": measure}), None, contact, folder, ladder.next_point
-    )
+    study = study.model_copy(update={"measure": measure})
+    return PreparedLoad(study, None, contact, folder, Ladder(CLIMB_S).next_point)
 
 
-def endpoint_workload_with_streams(like: Workload, streams: int, latency_s: float) -> Workload:
-    """The same requests in so many streams, as many of them as take about `POINT_S`."""
+def endpoint_workload_with_streams(template: Workload, streams: int, latency_s: float) -> Workload:
+    """Return a workload with the same requests in this many streams, for about `POINT_S`."""
     rounds = min(max(int(POINT_S / max(latency_s, 1e-6)), 2), MOST_ROUNDS)
-    return like.model_copy(
+    return template.model_copy(
         update={"name": f"c-{streams}", "concurrency": streams, "requests": streams * rounds}
     )
 
 
 class Ladder:
-    """Twice the streams each time, while throughput grows; then all points again, in rounds, while time is left."""
+    """A ladder of points, each with twice the streams, while throughput grows.
+
+    After that it repeats all points in rounds, while time is left.
+    """
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ends_s = clock() + limit_s
 
     def next_point(self, study: Study, trials: Sequence[TrialRecord]) -> Workload | None:
-        """A `NextPoint`: none that would end too late, but for the first."""
-        points = {workload.name: LadderPoint(workload, trials) for workload in study.workloads}
-        *lower, top = points.values()
+        """Return the next workload, or None. Only the first may end after the limit."""
+        points = [LadderPoint(workload, trials) for workload in study.workloads]
+        *lower, top = points
         if not top.tried:
             return top.workload
         left_s = self._ends_s - self._clock()
-        if len(top.counted) <= 1:
-            if not top.counted and len(top.tried) < TRIALS:  # the machine's fault: once more
-                return top.workload if top.trial_s < left_s else None
-            if top.grows(lower) and top.workload.concurrency < MOST_STREAMS:
-                higher = endpoint_workload_with_streams(
-                    top.workload, 2 * top.workload.concurrency, top.latency_s
-                )
-                if 2 * top.latency_s * (higher.requests or 0) / higher.concurrency < left_s:
-                    return higher
-        served = [point for point in points.values() if point.throughput is not None]
+        if not top.counted and len(top.tried) < TRIALS:  # the machine disturbed it, so repeat it
+            return top.workload if top.trial_s < left_s else None
+        if len(top.counted) <= 1 and top.grows(lower):
+            higher = top.find_higher(left_s)
+            if higher is not None:
+                return higher
+        served = [point for point in points if point.throughput is not None]
         fewest = min((len(point.tried) for point in served), default=TRIALS)
-        again = [point for point in served if len(point.tried) == fewest and point.trial_s < left_s]
-        if fewest >= TRIALS or not again:
+        due = [point for point in served if len(point.tried) == fewest and point.trial_s < left_s]
+        if fewest >= TRIALS or not due:
             return None
-        return Random(f"{study.seed}/{len(trials)}").choice(again).workload
+        return Random(f"{study.seed}/{len(trials)}").choice(due).workload
 
 
 class LadderPoint:
-    """What was tried with so many streams."""
+    """The trials with one number of streams."""
 
     def __init__(self, workload: Workload, trials: Sequence[TrialRecord]) -> None:
         self.workload = workload
@@ -521,23 +569,34 @@ class LadderPoint:
 
     @property
     def trial_s(self) -> float:
+        """The duration of its longest trial."""
         return max((trial.duration_s or 0.0 for trial in self.tried), default=0.0)
 
     @property
     def latency_s(self) -> float:
-        """Of a request: a trial has so many rounds of them, one on each stream."""
+        """The latency of a request: a stream sends its requests one after the other."""
         return self.trial_s * self.workload.concurrency / (self.workload.requests or 1)
 
     @property
     def throughput(self) -> float | None:
-        """The mean of what was served; None where nothing was."""
-        served = [
-            trial.metrics.output_throughput or 0.0
-            for trial in self.counted
-            if trial.outcome is Outcome.OK
-        ]
-        return sum(served) / len(served) if served else None
+        """The mean of its successful trials, or None without any."""
+        throughputs: list[float] = []
+        for trial in self.counted:
+            if trial.outcome is Outcome.OK:
+                throughputs.append(trial.metrics.output_throughput or 0.0)
+        return sum(throughputs) / len(throughputs) if throughputs else None
 
     def grows(self, lower: Sequence["LadderPoint"]) -> bool:
+        """Return True if its throughput is clearly above the best of the lower points."""
         best = max((point.throughput or 0.0 for point in lower), default=0.0)
         return self.throughput is not None and self.throughput >= GROWTH * best
+
+    def find_higher(self, left_s: float) -> Workload | None:
+        """Return the workload with twice the streams, or None if it does not fit into this time."""
+        if self.workload.concurrency >= MOST_STREAMS:
+            return None
+        higher = endpoint_workload_with_streams(
+            self.workload, 2 * self.workload.concurrency, self.latency_s
+        )
+        trial_s = 2 * self.latency_s * (higher.requests or 0) / higher.concurrency
+        return higher if trial_s < left_s else None

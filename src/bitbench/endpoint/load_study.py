@@ -1,5 +1,7 @@
-"""The study that `bitbench load` runs: the first contact with an endpoint, what is asked of it at which points, and
-how far a search goes."""
+"""Makes the study that `bitbench load` runs.
+
+It contacts the endpoint, decides the requests and the points, and limits how far a search goes.
+"""
 
 import os
 import secrets
@@ -42,38 +44,41 @@ from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload
 from bitbench.util.errors import LoadError, UndecidedError, UnreachableError, UsageError
 from bitbench.util.units import parse_seconds, show_about, show_seconds, written_seconds
 
-REQUESTS = 4  # one after the other; the first may find a cold server and is left out of the latency
+# Sent one after the other. The first may find a cold server and is left out of the latency.
+REQUESTS = 4
 TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
 class FirstContact:
-    """Without load: medians over a few requests, one at a time, and the fastest of them."""
+    """The times of an endpoint without load: medians and the fastest of a few single requests."""
 
     latency_s: float
     ttft_s: float
     requests: int
-    fastest_s: Mapping[Promised, float]  # without a time per token where each answer has one token
+    # Without a time per token if each answer has one token.
+    fastest_s: Mapping[Promised, float]
 
 
 def first_contact_model(url: str, api_key_env: str) -> str:
-    """The first that the server lists. Raises LoadError where there is none."""
+    """Return the first model that the server lists. Raise LoadError if the list is empty."""
     try:
-        offered = offered_models(Endpoint(url, "", endpoint_api_key(api_key_env)), needs_list=True)
+        models = offered_models(Endpoint(url, "", endpoint_api_key(api_key_env)), needs_list=True)
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
-    if not offered:
+    if not models:
         raise LoadError(f"{url} lists no models; name one with --model")
-    return offered[0]
+    return models[0]
 
 
 def first_contact(
     arguments: EndpointArguments, workload: Workload, load: LoadClient, *, requests: int = REQUESTS
 ) -> FirstContact:
-    """A few requests of this workload's shape, one at a time, with prompts that no other contact had: a server may
-    remember them. Raises LoadError: what is wrong and what to do.
+    """Send a few requests of this workload's shape, one at a time, and return their times.
 
-    A file that the workload names is looked for from the working directory: no study folder exists yet.
+    The prompts are new: a server may remember the prompts of another contact. Files of the workload
+    are relative to the working directory, since the study folder does not exist yet. Raise
+    LoadError with the problem and a remedy.
     """
     try:
         endpoint = EndpointInstance(arguments).wait_ready(TIMEOUT_S)
@@ -88,68 +93,84 @@ def first_contact(
     if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))
     rows = result.requests.slice(1)
-    later, sums = RequestRows(rows), RequestSums.of(rows)
-    times = {name: later.time(name) for name in PROMISED}
+    later = RequestRows(rows)
+    sums = RequestSums.of(rows)
+    fastest_s: dict[Promised, float] = {}
+    for name in PROMISED:
+        times = later.time(name)
+        if np.isfinite(times).any():
+            fastest_s[name] = float(np.nanmin(times))
     return FirstContact(
         latency_s=sums.statistic("latency", "p50") or 0.0,
         ttft_s=sums.statistic("ttft", "p50") or 0.0,
         requests=requests - 1,
-        fastest_s={
-            name: float(np.nanmin(found))
-            for name, found in times.items()
-            if np.isfinite(found).any()
-        },
+        fastest_s=fastest_s,
     )
 
 
 def _refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) -> None:
-    """Raises UnreachableError for a limit that even the fastest request without load did not meet: load only adds to
-    it, so that a search could but fail. Raises UndecidedError for one on a time that these answers do not show."""
+    """Raise UnreachableError for a limit that even the fastest request without load missed.
+
+    Load only adds to the time, so a search would fail. Raise UndecidedError for a limit on a time
+    that these answers do not show.
+    """
     for objective in objectives:
         fastest = contact.fastest_s.get(objective.metric)
+        limit = f"{objective.name}={written_seconds(objective.limit)}"
         if fastest is None:
             raise UndecidedError(
-                f"{objective.name}={written_seconds(objective.limit)} cannot be decided: the {objective.metric} is "
-                f"unknown, since {TPOT_UNKNOWN}; nothing was searched"
+                f"{limit} cannot be decided: the {objective.metric} is unknown, "
+                f"since {TPOT_UNKNOWN}; nothing was searched"
             )
         if fastest > objective.limit:
             raise UnreachableError(
-                f"{objective.name}={written_seconds(objective.limit)} cannot be met at any rate: without load the "
-                f"fastest of {contact.requests} requests had a {objective.metric} of {show_seconds(fastest)}; nothing "
-                f"was searched"
+                f"{limit} cannot be met at any rate: without load the fastest of "
+                f"{contact.requests} requests had a {objective.metric} of "
+                f"{show_seconds(fastest)}; nothing was searched"
             )
 
 
 def _advise(failure: Failure, api_key_env: str) -> str:
+    """Return the cause of a failure with a remedy."""
     if failure.outcome is Outcome.CRASHED:
         return f"{failure.cause}; is the server running, and is this its port?"
     if failure.cause.endswith((KEY_REFUSED, KEY_WANTED, KEY_UNSENDABLE)):
-        return f"{failure.cause}; set the environment variable {api_key_env}, or name another with --api-key-env"
+        return (
+            f"{failure.cause}; set the environment variable {api_key_env}, "
+            "or name another with --api-key-env"
+        )
     return failure.cause
 
 
 def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> str:
-    """The first request that failed, in one sentence with what to do."""
+    """Return one sentence about the first request that failed, with a remedy."""
     rows: list[dict[str, Json]] = requests.to_pylist()
-    row = next((row for row in rows if row["status"] != "ok"), None)
-    if row is None:  # complete, but not as long as asked
+    failed = [row for row in rows if row["status"] != "ok"]
+    if not failed:  # complete, but not of the requested length
         return (
             f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
         )
-    status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
-    if "without usage" in said:
-        return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
+    status = failed[0]["http_status"]
+    error = str(failed[0]["error"] or "no explanation").rstrip(".")
+    if "without usage" in error:
+        return (
+            f"{error}; the server must send it when the request has "
+            "`stream_options: {include_usage: true}`"
+        )
     if status in (None, 200):
-        return f"the first request failed: {said}"
+        return f"the first request failed: {error}"
+    key_advice = (
+        f"is the right key in the environment variable {arguments.api_key_env}? "
+        "--api-key-env names another"
+    )
     advice = {
-        401: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
-        403: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
+        401: key_advice,
+        403: key_advice,
         404: "--model names the model, --api chat or completions the kind of endpoint",
         400: "--no-ignore-eos, fewer --input-tokens, or --api chat with --text may help",
     }
-    return f"{arguments.url} says {status}: {said}" + (
-        f"; {advice[status]}" if status in advice else ""
-    )
+    sentence = f"{arguments.url} says {status}: {error}"
+    return f"{sentence}; {advice[status]}" if status in advice else sentence
 
 
 API_KEY_ENV = "OPENAI_API_KEY"
@@ -157,23 +178,26 @@ DEFAULT_CONCURRENCIES = (1, 2, 4, 8)
 DEFAULT_TRIALS = 3
 DEFAULT_SEARCH_TRIALS = 12
 DEFAULT_DURATION_S = 30.0
-DEFAULT_PRECISION = 0.05  # of the rate that a search finds
-LEAST_SEARCH_REQUESTS = 200  # of a full trial: a mean or a median of fewer depends on single bursts
-LONGEST_CHEAP_TRIAL_S = 300.0  # from here on a search offers the p95
-REQUESTS_PER_STREAM = (
-    16  # of a closed loop: a p99 over less than a few dozen requests is their maximum
-)
-SHORTEST_SEARCH_TRIAL_S = 10.0  # in shorter ones a single hiccup of the machine is the p99
-# A search begins with the rate of one client that waits for each answer, and may go this far from there.
-BELOW_START, ABOVE_START = 16.0, 4096.0
-GUESSED_CLIENTS = 8  # that a server may serve at once: for the time that a search takes
+DEFAULT_PRECISION = 0.05  # of the rate that a search returns
+# Requests of a full trial. A mean or a median of fewer depends on single bursts.
+LEAST_SEARCH_REQUESTS = 200
+LONGEST_CHEAP_TRIAL_S = 300.0  # for longer trials a search offers the p95
+# Of a closed loop. A p99 over less than a few dozen requests is their maximum.
+REQUESTS_PER_STREAM = 16
+SHORTEST_SEARCH_TRIAL_S = 10.0  # in a shorter one a single delay of the machine is the p99
+# A search begins with the rate of one client that waits for each answer, and may go this far from
+# there.
+BELOW_START = 16.0
+ABOVE_START = 4096.0
+# Clients that a server may serve at once, to estimate how long a search takes.
+GUESSED_CLIENTS = 8
 SEEDS = 2**31
 SPACINGS = (Arrival.POISSON, Arrival.CONSTANT)
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What is sent, at which points, how often. Objectives without points ask for a search."""
+    """The options of a load. Objectives without rates or concurrencies mean a search."""
 
     concurrency: tuple[int, ...] | None = None
     rate: tuple[float, ...] | None = None
@@ -182,23 +206,22 @@ class LoadOptions:
     output_tokens: int = 64
     text: Path | None = None
     api: str = Api.COMPLETIONS
-    arrival: str | None = None  # of rates; poisson where it is not given
+    arrival: str | None = None  # of rates, poisson by default
     duration: str | float | None = None
     requests: int | None = None
     trials: int | None = None
     precision: float | None = None
     max_rate: float | None = None
     output_forced: bool = True
-    seed: int | None = None  # None: a new one, or that of the folder which is resumed
+    seed: int | None = None  # None means a new one, or the seed of a folder that is resumed
 
     @property
     def is_search(self) -> bool:
         return bool(self.objectives) and self.concurrency is None and self.rate is None
 
 
-NextPoint = Callable[
-    [Study, Sequence[TrialRecord]], Workload | None
-]  # from what was tried; None: it is enough
+# Returns the next workload from the trials so far, or None at the end.
+NextPoint = Callable[[Study, Sequence[TrialRecord]], Workload | None]
 
 
 @dataclass(frozen=True)
@@ -209,7 +232,9 @@ class PreparedLoad:
     search: SearchLimits | None
     contact: FirstContact
     folder: Path
-    next_point: NextPoint | None = None  # where points follow from results; else all of the study
+    next_point: NextPoint | None = (
+        None  # if points follow from results, instead of all of the study
+    )
 
 
 def prepare_load(
@@ -221,10 +246,12 @@ def prepare_load(
     model: str | None = None,
     api_key_env: str = API_KEY_ENV,
 ) -> PreparedLoad:
-    """Check the options, meet the endpoint, and make the study, with prompts that no run before it had unless a seed
-    asks for them. Raises UsageError before anything is sent where the
-    options are wrong; after a few requests LoadError where the endpoint does not answer as asked, and UnreachableError
-    where a search could not find any rate."""
+    """Check the options, contact the endpoint, and make the study.
+
+    Its prompts are new unless the options have a seed. Raise UsageError for wrong options before
+    anything is sent. After a few requests, raise LoadError if the endpoint does not answer as
+    requested, and UnreachableError if a search could not succeed.
+    """
     base = checked(lambda: endpoint_url(url), about=url)
     folder = into or Path(f"load-{_place(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     options = seeded_load_study_options(options, folder)
@@ -240,29 +267,38 @@ def prepare_load(
     if options.is_search:
         _refuse_unreachable(options.objectives, contact)
     workloads = load_study_workloads(options, folder, contact.latency_s)
-    search = load_study_search_limits(options, contact.latency_s) if options.is_search else None
+    search: SearchLimits | None = None
+    if options.is_search:
+        search = load_study_search_limits(options, contact.latency_s)
     return PreparedLoad(make_load_study(options, arguments, workloads), search, contact, folder)
 
 
 def seeded_load_study_options(options: LoadOptions, folder: Path) -> LoadOptions:
-    """The seed that was asked for, else that of a folder which is resumed, else a new one: a server that remembers
-    prompts must not know those of a run."""
+    """Return the options with a seed: given, or from a resumed folder, or new.
+
+    A server that remembers prompts must not know the prompts of a new run.
+    """
     if options.seed is not None:
         return options
     lock = StudyFolder(folder).lock()
-    return replace(options, seed=secrets.randbelow(SEEDS) if lock is None else lock.plan.study.seed)
+    seed = secrets.randbelow(SEEDS) if lock is None else lock.plan.study.seed
+    return replace(options, seed=seed)
 
 
-def load_study_arguments(**given: Argument | None) -> EndpointArguments:
-    known = {name: value for name, value in given.items() if value is not None}
-    return checked(lambda: EndpointArguments.model_validate(known))
+def load_study_arguments(**values: Argument | None) -> EndpointArguments:
+    """Return the arguments of an endpoint from the values that are not None. Raise UsageError."""
+    present = {name: value for name, value in values.items() if value is not None}
+    return checked(lambda: EndpointArguments.model_validate(present))
 
 
 def load_study_workloads(
     options: LoadOptions, folder: Path | None = None, latency_s: float | None = None
 ) -> tuple[Workload, ...]:
-    """The points of a sweep, or the first one of a search (for which the unloaded latency must be known). With a
-    folder, a file is named relative to it; without, as it was given."""
+    """Return the points of a sweep, or the first point of a search.
+
+    A search needs the unloaded latency. With a folder, paths are relative to it, and otherwise as
+    they were given. Raise UsageError for options that cannot be combined.
+    """
     if options.concurrency is not None and options.rate is not None:
         raise UsageError("--concurrency and --rate cannot be combined; give one of them")
     if options.duration is not None and options.requests is not None:
@@ -278,10 +314,8 @@ def load_study_workloads(
         first = _open_loop(options, folder, limits.start, DEFAULT_DURATION_S)
         return (_as_first_of_search(first, limits),)
     if options.rate is not None:
-        return tuple(
-            _open_loop(options, folder, rate, DEFAULT_DURATION_S)
-            for rate in sorted(set(options.rate))
-        )
+        rates = sorted(set(options.rate))
+        return tuple(_open_loop(options, folder, rate, DEFAULT_DURATION_S) for rate in rates)
     levels = sorted(set(options.concurrency or DEFAULT_CONCURRENCIES))
     return tuple(_closed_loop(options, folder, level) for level in levels)
 
@@ -289,17 +323,21 @@ def load_study_workloads(
 def load_study_search_limits(options: LoadOptions, latency_s: float | None) -> SearchLimits:
     """Return how far a search goes from the rate of one client that waits for each answer."""
     one_client = float(f"{1.0 / latency_s:.2g}") if latency_s else 1.0
-    if options.max_rate is not None and not 0 < options.max_rate < inf:
-        raise UsageError("--max-rate must be a number of requests per second above 0")
+    start = one_client
+    if options.max_rate is not None:
+        if not 0 < options.max_rate < inf:
+            raise UsageError("--max-rate must be a number of requests per second above 0")
+        start = min(one_client, options.max_rate)
     needed = [NEEDED[objective.statistic] for objective in options.objectives]
     fixed_s = None
     if options.duration is not None:
         fixed_s = checked(lambda: parse_seconds(options.duration), about="--duration")
+    precision = DEFAULT_PRECISION if options.precision is None else options.precision
     return SearchLimits(
-        start=one_client if options.max_rate is None else min(one_client, options.max_rate),
+        start=start,
         lowest=one_client / BELOW_START,
         highest=options.max_rate or one_client * ABOVE_START,
-        precision=DEFAULT_PRECISION if options.precision is None else options.precision,
+        precision=precision,
         trials=options.trials or DEFAULT_SEARCH_TRIALS,
         needed=max(LEAST_SEARCH_REQUESTS, *needed),
         shortest_s=max(SHORTEST_SEARCH_TRIAL_S, TRIAL_LATENCIES * (latency_s or 0.0)),
@@ -310,7 +348,7 @@ def load_study_search_limits(options: LoadOptions, latency_s: float | None) -> S
 
 @dataclass(frozen=True)
 class SearchCost:
-    """What a search takes at most, if the server can serve about this rate."""
+    """The most that a search takes if the server can serve about one rate."""
 
     trials: int
     requests: int
@@ -321,7 +359,7 @@ class SearchCost:
 
 
 def estimate_search_cost(limits: SearchLimits, rate: float, *, done: int = 0) -> SearchCost:
-    """Return the cost of the trials that are left, with one that verifies the answer."""
+    """Return the cost of the trials that are left, with one that verifies the result."""
     left = max(limits.trials - done, 0)
     requests = left * limits.trial_requests(rate, RateTrialKind.FULL)
     requests += limits.trial_requests(rate, RateTrialKind.VERIFYING)
@@ -329,7 +367,7 @@ def estimate_search_cost(limits: SearchLimits, rate: float, *, done: int = 0) ->
 
 
 def describe_search_cost(limits: SearchLimits) -> str:
-    """Return what a search takes, before anything is known of the server but one client's rate."""
+    """Return a sentence with the cost of a search, when only the rate of one client is known."""
     rates = [limits.start]
     if limits.start * GUESSED_CLIENTS <= limits.highest:
         rates.append(limits.start * GUESSED_CLIENTS)
@@ -341,23 +379,25 @@ def describe_search_cost(limits: SearchLimits) -> str:
 
 
 def offer_p95(study: Study, limits: SearchLimits, rate: float) -> str | None:
-    """Return a sentence with a cheaper command if a p99 needs trials of more than five minutes at this rate."""
+    """Return a sentence with a cheaper command if a p99 needs trials of over five minutes."""
     trial_s = limits.needed / rate
     slow = [objective for objective in study.objectives if objective.statistic == "p99"]
     is_fixed = limits.fixed_requests is not None or limits.fixed_s is not None
     if not slow or is_fixed or trial_s <= LONGEST_CHEAP_TRIAL_S:
         return None
-    cheaper = ",".join(
-        f"{objective.name.replace('p99', 'p95')}={written_seconds(objective.limit)}"
-        for objective in study.objectives
-    )
+    objectives: list[str] = []
+    for objective in study.objectives:
+        name = objective.name.replace("p99", "p95")
+        objectives.append(f"{name}={written_seconds(objective.limit)}")
     return (
-        f"a p99 needs {NEEDED['p99']:,} requests in each trial, which take {show_about(trial_s)} at {rate:g} "
-        f"requests/s. A p95 needs {NEEDED['p95']}: bitbench load {study.engines[0].args['url']} --slo {cheaper}"
+        f"a p99 needs {NEEDED['p99']:,} requests in each trial, which take {show_about(trial_s)} "
+        f"at {rate:g} requests/s. A p95 needs {NEEDED['p95']}: bitbench load "
+        f"{study.engines[0].args['url']} --slo {','.join(objectives)}"
     )
 
 
 def _as_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
+    """Return a workload with the name and the length of the first trial of a search."""
     count = limits.trial_requests(limits.start, RateTrialKind.SHORT)
     name = f"{RateTrialKind.SHORT}-{limits.start:g}"
     return workload.model_copy(update={"name": name, "requests": count, "duration": None})
@@ -366,8 +406,11 @@ def _as_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
 def make_load_study(
     options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]
 ) -> Study:
+    """Return the study of a load on an endpoint. Raise UsageError for values that do not fit."""
     args: dict[str, Argument] = arguments.model_dump(exclude_defaults=True)
-    trials = 1 if options.is_search else options.trials or DEFAULT_TRIALS
+    trials = options.trials or DEFAULT_TRIALS
+    if options.is_search:
+        trials = 1
     return checked(
         lambda: Study(
             name=f"load-{_place(arguments.url)}".replace(":", "-"),
@@ -382,7 +425,7 @@ def make_load_study(
 
 
 def _place(url: str) -> str:
-    """`127.0.0.1-8000`: for names of folders and studies."""
+    """Return a name for folders and studies, such as `127.0.0.1-8000`."""
     parts = urlsplit(url)
     return f"{parts.hostname}-{parts.port}" if parts.port else str(parts.hostname)
 
@@ -390,18 +433,19 @@ def _place(url: str) -> str:
 def _open_loop(
     options: LoadOptions, folder: Path | None, rate: float, default_s: float
 ) -> Workload:
+    """Return a point at a rate, which lasts `default_s` unless the options give a length."""
     spacing = options.arrival or Arrival.POISSON
     if spacing not in SPACINGS:
         raise UsageError(f"unknown --arrival {spacing}; use {' or '.join(SPACINGS)}")
     length: dict[str, Json] = {"duration": options.duration or default_s}
     if options.requests is not None:
         length = {"requests": options.requests}
-    return _workload(
-        options, folder, name=f"rate-{rate:g}", arrival={"kind": spacing, "rate": rate}, **length
-    )
+    arrival = {"kind": spacing, "rate": rate}
+    return _workload(options, folder, name=f"rate-{rate:g}", arrival=arrival, **length)
 
 
 def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) -> Workload:
+    """Return a point with this many streams."""
     if options.arrival is not None:
         raise UsageError(
             "--arrival sets the spacing of requests at a rate; add --rate, or --slo for a search"
@@ -421,7 +465,8 @@ def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) ->
     )
 
 
-def _workload(options: LoadOptions, folder: Path | None, **more: Json) -> Workload:
+def _workload(options: LoadOptions, folder: Path | None, **fields: Json) -> Workload:
+    """Return a workload of the requests in the options, with further fields."""
     if options.api not in tuple(Api):
         raise UsageError(f"unknown --api {options.api}; use {' or '.join(Api)}")
     shape: dict[str, Json] = {
@@ -429,12 +474,11 @@ def _workload(options: LoadOptions, folder: Path | None, **more: Json) -> Worklo
         "output_tokens": options.output_tokens,
         "output_forced": options.output_forced,
         "api": options.api,
-        **more,
+        **fields,
     }
     if options.text is not None:
-        shape["text"] = {
-            "file": os.path.relpath(options.text, folder) if folder else str(options.text)
-        }
+        file = os.path.relpath(options.text, folder) if folder else str(options.text)
+        shape["text"] = {"file": file}
     elif options.api == Api.CHAT:
         raise UsageError("--api chat takes messages, not token ids; give --text FILE with prompts")
     return checked(lambda: Workload.model_validate(shape))

@@ -34,11 +34,12 @@ from bitbench.util.text import quote
 from bitbench.util.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
-# Token ids that every model in use knows as plain text: vocabularies have 32,000 or more, and special tokens are among
-# the first few hundred or behind the plain ones.
+# Token ids that every model in use has as plain text: vocabularies have 32,000 or more, and special
+# tokens are among the first few hundred or after the plain ones.
 DEFAULT_VOCABULARY = 32_000
 LOW_IDS = 1_000
-KEY_REFUSED, KEY_WANTED = "the key was refused", "it wants a key"
+KEY_REFUSED = "the key was refused"
+KEY_WANTED = "it wants a key"
 KEY_UNSENDABLE = "characters that no header can carry"
 _ANSWER_LIMIT_S = 10.0
 _SHOWN_NAMES = 20
@@ -65,50 +66,50 @@ class EndpointArguments(Spec):
 
 
 def endpoint_url(url: str) -> str:
-    """`http://host:port` of what a person pastes; raises ValueError with what is expected."""
+    """Return `http://host:port` of a URL that a person pastes.
+
+    Raise ValueError with a sentence on what is expected.
+    """
     text = url if "://" in url else f"http://{url}"
     parts = urlsplit(text)
     if parts.username or parts.password:
         raise ValueError("a key belongs in an environment variable, not in the URL")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise ValueError("expected a URL such as http://127.0.0.1:8000 or https://host/v1")
-    parts.hostname.encode("idna")  # raises where it cannot be a name
-    if parts.port == 0:  # one that is no number, or too large, raises by itself
+    parts.hostname.encode("idna")  # raises if it cannot be a host name
+    if parts.port == 0:  # a port that is not a number, or too large, raises by itself
         raise ValueError("port 0 cannot be connected to; give the one that the server listens on")
     if parts.path.rstrip("/") not in ("", "/v1"):
         raise ValueError(
-            f"the path {parts.path} is not known; give the URL up to /v1, such as http://127.0.0.1:8000/v1"
+            f"the path {parts.path} is not known; "
+            "give the URL up to /v1, such as http://127.0.0.1:8000/v1"
         )
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def endpoint_key_variable(setup: EngineSetup) -> str | None:
-    """Return the variable whose value goes to the setup's server as the API key; None for an engine of our own."""
+    """Return the variable whose value is the setup's API key, or None for an engine of our own."""
     if setup.engine != EndpointEngine.name:
         return None
     return str(setup.args.get("api_key_env", DEFAULT_KEY_VARIABLE))
 
 
 def refuse_unusual_keys(study: Study, given: Collection[str]) -> None:
-    """Raise StudyFileError if the study sends a key that is neither a usual one nor `given` by its name."""
+    """Raise StudyFileError if the study sends a key that is neither usual nor in `given`."""
+    usual = {None, DEFAULT_KEY_VARIABLE, *given}
     for index, setup in enumerate(study.engines):
         name = endpoint_key_variable(setup)
-        if (
-            name is None
-            or name in given
-            or name == DEFAULT_KEY_VARIABLE
-            or name.startswith("BITBENCH_")
-        ):
+        if name in usual or str(name).startswith("BITBENCH_"):
             continue
         raise StudyFileError(
-            f"{setup.name} sends the value of {name} to {setup.args.get('url')}; if you want that, give it to "
-            f"`bitbench run` with --key-from {name}",
+            f"{setup.name} sends the value of {name} to {setup.args.get('url')}; "
+            f"if you want that, give it to `bitbench run` with --key-from {name}",
             ("engines", index, "args", "api_key_env"),
         )
 
 
 class EndpointEngine(EngineDefaults):
-    """`ports.Engine` whose instance runs before it is started."""
+    """A `ports.Engine` whose instance was already running."""
 
     name = "endpoint"
     needs_model = False
@@ -127,7 +128,7 @@ class EndpointEngine(EngineDefaults):
 
 
 class EndpointInstance:
-    """A `ports.Instance` without a process: its memory is not ours to see, and it is not ours to stop."""
+    """A `ports.Instance` without a process: bitbench cannot see its memory and must not stop it."""
 
     pid = None
 
@@ -136,22 +137,23 @@ class EndpointInstance:
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         arguments = self._arguments
+        extra_body: dict[str, Json] = {"ignore_eos": True} if arguments.ignore_eos else {}
         try:
             endpoint = Endpoint(
                 url=arguments.url,
                 model=arguments.model,
                 api_key=endpoint_api_key(arguments.api_key_env),
-                extra_body={"ignore_eos": True} if arguments.ignore_eos else {},
+                extra_body=extra_body,
                 vocabulary=Vocabulary(DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
             )
-            offered = offered_models(endpoint, min(timeout_s, _ANSWER_LIMIT_S))
+            models = offered_models(endpoint, min(timeout_s, _ANSWER_LIMIT_S))
         except EndpointUnusable as problem:
             raise InstanceFailed(problem.failure) from None
-        if offered and endpoint.model not in offered:
-            more = (
-                f" and {len(offered) - _SHOWN_NAMES:,} more" if len(offered) > _SHOWN_NAMES else ""
-            )
-            cause = f"{endpoint.url} has no model {endpoint.model}; it has {', '.join(offered[:_SHOWN_NAMES])}{more}"
+        if models and endpoint.model not in models:
+            names = ", ".join(models[:_SHOWN_NAMES])
+            if len(models) > _SHOWN_NAMES:
+                names += f" and {len(models) - _SHOWN_NAMES:,} more"
+            cause = f"{endpoint.url} has no model {endpoint.model}; it has {names}"
             raise InstanceFailed(Failure(outcome=Outcome.INVALID, cause=cause))
         return replace(endpoint, metrics=_counters(endpoint))
 
@@ -159,8 +161,9 @@ class EndpointInstance:
         return InstanceFacts(
             was_running=True,
             notes=(
-                f"bitbench did not start this server ({self._arguments.model} at {self._arguments.url}): its flags are "
-                "unknown, and the intervals do not cover a restart.",
+                f"bitbench did not start this server ({self._arguments.model} at "
+                f"{self._arguments.url}): its flags are unknown, "
+                "and the intervals do not cover a restart.",
             ),
         )
 
@@ -168,28 +171,28 @@ class EndpointInstance:
         return None
 
     def freeze(self) -> None:
-        """It is not ours to stop."""
+        """Do nothing: bitbench must not stop this server."""
 
     def thaw(self) -> None:
-        """It was never frozen."""
+        """Do nothing: the server was never frozen."""
 
     def stop(self) -> None:
-        """It ran before us and stays."""
+        """Do nothing: the server ran before the study and continues to run."""
 
 
 def _counters(endpoint: Endpoint) -> Mapping[str, str]:
-    """Those of the engine that the names at its GET /metrics tell; none where it has no such page."""
+    """Return the counters of the engine whose metric names appear at GET /metrics, or {}."""
     samples = fetch_samples(endpoint.url, endpoint.api_key)
     if samples is None:
         return {}
-    known = (
-        engine.metrics for engine in registry.engines().values() if isinstance(engine, Counting)
-    )
-    return next((names for names in known if samples.kinds.keys() & set(names.values())), {})
+    for engine in registry.engines().values():
+        if isinstance(engine, Counting) and samples.kinds.keys() & set(engine.metrics.values()):
+            return engine.metrics
+    return {}
 
 
 class EndpointUnusable(Exception):
-    """An endpoint that answers wrongly or not at all; the cause is one sentence for a person."""
+    """An endpoint that answers wrongly or not at all. The cause is one sentence for a person."""
 
     def __init__(self, outcome: Outcome, cause: str) -> None:
         super().__init__(cause)
@@ -197,7 +200,10 @@ class EndpointUnusable(Exception):
 
 
 def endpoint_api_key(variable: str) -> str:
-    """The key in this environment variable, empty where it is not set. Raises EndpointUnusable, without the key."""
+    """Return the key in this environment variable, or "" if it is not set.
+
+    Raise EndpointUnusable, without the key, if no header can carry it.
+    """
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):
         cause = f"the key in the environment variable {variable} has {KEY_UNSENDABLE}"
@@ -208,54 +214,55 @@ def endpoint_api_key(variable: str) -> str:
 def offered_models(
     endpoint: Endpoint, timeout_s: float = _ANSWER_LIMIT_S, *, needs_list: bool = False
 ) -> tuple[str, ...]:
-    """What /v1/models lists; empty if there is no such list, unless it is needed. Raises EndpointUnusable."""
-    url, key = endpoint.url, endpoint.api_key
+    """Return the models that /v1/models lists, or () if the server lacks it.
+
+    Raise EndpointUnusable, also for a missing list if `needs_list` is set.
+    """
+    url = endpoint.url
+    key = endpoint.api_key
     status, headers, body = _ask_for_models(endpoint, timeout_s)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        given = KEY_REFUSED if key else KEY_WANTED
-        phrase = HTTPStatus(status).phrase  # not the server's own: that may say anything
-        raise EndpointUnusable(Outcome.INVALID, f"{url} says {status} {phrase}: {given}")
+        problem = KEY_REFUSED if key else KEY_WANTED
+        phrase = HTTPStatus(status).phrase  # the server's own phrase may contain anything
+        raise EndpointUnusable(Outcome.INVALID, f"{url} says {status} {phrase}: {problem}")
     if status in REDIRECTS:
         raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models: {redirection(headers, key)}")
-    if status != HTTPStatus.OK and needs_list:
-        said = error_in_answer(body, key).rstrip(".")
-        raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models says {status}: {said}")
-    return _names(body, key) if status == HTTPStatus.OK else ()
+    if status == HTTPStatus.OK:
+        return _names(body, key)
+    if needs_list:
+        message = error_in_answer(body, key).rstrip(".")
+        raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models says {status}: {message}")
+    return ()
 
 
 def _ask_for_models(endpoint: Endpoint, timeout_s: float) -> PlainAnswer:
-    url, key = endpoint.url, endpoint.api_key
+    url = endpoint.url
+    key = endpoint.api_key
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    outcome = Outcome.INVALID
     try:
         with PlainConnection(url, limit_s=timeout_s, limit_bytes=PLAIN_BYTES) as connection:
             return connection.ask("GET", "/v1/models", headers)
     except TimeoutError:
-        outcome, cause = Outcome.TIMEOUT, f"{url} did not answer within {show_duration(timeout_s)}"
+        outcome = Outcome.TIMEOUT
+        cause = f"{url} did not answer within {show_duration(timeout_s)}"
     except ssl.SSLCertVerificationError as error:
-        said = quote(error.verify_message, key)
+        message = quote(error.verify_message, key)
         trusted = "the environment variable SSL_CERT_FILE names a file with authorities to trust"
-        outcome, cause = (
-            Outcome.INVALID,
-            f"the certificate of {url} is not trusted here: {said}; {trusted}",
-        )
+        cause = f"the certificate of {url} is not trusted here: {message}; {trusted}"
     except OSError as error:
-        outcome, cause = (
-            Outcome.CRASHED,
-            f"no connection to {url}: {quote(error.strerror or str(error), key)}",
-        )
+        outcome = Outcome.CRASHED
+        cause = f"no connection to {url}: {quote(error.strerror or str(error), key)}"
     except BadAnswer as problem:
-        outcome, cause = (
-            Outcome.INVALID,
-            f"{url}/v1/models has no usable answer: {problem.fault.show(key)}",
-        )
+        cause = f"{url}/v1/models has no usable answer: {problem.fault.show(key)}"
     raise EndpointUnusable(outcome, cause)
 
 
 def _names(body: bytes, key: str) -> tuple[str, ...]:
-    """Those that can be written down as they are: a name goes into the study and is shown."""
+    """Return the names that can be written and shown unchanged: one goes into the study."""
     try:
         content: Json = json.loads(body)
-        listed = [str(model["id"]) for model in content["data"][:MODEL_NAMES]]
+        names = [str(model["id"]) for model in content["data"][:MODEL_NAMES]]
     except (ValueError, KeyError, TypeError, RecursionError):
         return ()
-    return tuple(name for name in listed if name and quote(name, key) == name)
+    return tuple(name for name in names if name and quote(name, key) == name)

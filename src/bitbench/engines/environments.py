@@ -1,6 +1,6 @@
-"""Virtual environments in `<home>/envs/NAME`: read from their manifests, and made by pip or uv from a lock.
+"""Virtual environments in `<home>/envs/NAME`: read from their manifests, made by pip or uv.
 
-The description of one is `bitbench.study.environment.Environment`; nothing here knows an engine by name.
+Their description is `bitbench.study.environment.Environment`. Nothing here refers to an engine.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from bitbench.util.errors import EngineEnvironmentError
 from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.machine_faults import require_linux
 
-_MANIFEST = "bitbench-environment.json"  # written last: a folder without it was interrupted
+_MANIFEST = "bitbench-environment.json"  # written last: without it, the creation was interrupted
 
 
 @dataclass(frozen=True)
 class InstalledEnvironment:
-    """`complete` is False where there is none yet, or an interrupted one."""
+    """A virtual environment. `complete` is False if it does not exist or was interrupted."""
 
     name: str
     path: Path
@@ -36,20 +36,24 @@ class InstalledEnvironment:
     lock_hash: str | None = None
     installer: str | None = None
     python: str | None = None
-    seconds: float | None = None  # that its creation took
+    seconds: float | None = None  # duration of its creation
     size_bytes: int | None = None
-    prebuilt: str | None = (
-        None  # programs that a package brought: which version, for which processors
-    )
+    prebuilt: str | None = None  # version and processors of the programs that a package contains
     versions: dict[str, str] = field(default_factory=dict)
 
 
 def installed_environments(
-    home: Path, known: Iterable[str] = ()
+    home: Path, possible: Iterable[str] = ()
 ) -> tuple[InstalledEnvironment, ...]:
-    """Those on disk and those that are `known` and could be made; `complete` tells them apart."""
-    on_disk = {path.name for path in (home / "envs").glob("*") if path.is_dir()}
-    folders = [environment_folder(name, home) for name in sorted({*known, *on_disk})]
+    """Return the environments on disk, and possible ones that do not exist yet.
+
+    `complete` is False for an environment that is missing or interrupted.
+    """
+    names = set(possible)
+    for path in (home / "envs").glob("*"):
+        if path.is_dir():
+            names.add(path.name)
+    folders = [environment_folder(name, home) for name in sorted(names)]
     return tuple(
         read_environment_manifest(path) or InstalledEnvironment(path.name, path, complete=False)
         for path in folders
@@ -57,12 +61,12 @@ def installed_environments(
 
 
 def is_foreign_environment(name: str) -> bool:
-    """Whether it is the path of an environment that somebody else made, or of its python."""
+    """Return True for the path of an environment that somebody else made, or of its Python."""
     return Path(name).is_absolute()
 
 
 def environment_python(name: str, home: Path) -> Path:
-    """The interpreter of an environment; raises EngineEnvironmentError where there is none."""
+    """Return an environment's interpreter, or raise EngineEnvironmentError if it is missing."""
     if is_foreign_environment(name):
         return _python_at(Path(name))
     folder = environment_folder(name, home)
@@ -75,19 +79,22 @@ def environment_python(name: str, home: Path) -> Path:
 
 
 def versions(name: str, home: Path) -> dict[str, str]:
-    """Package versions of an environment; raises EngineEnvironmentError where there is none."""
+    """Return an environment's package versions, or raise EngineEnvironmentError."""
     python = environment_python(name, home)
-    return _versions_in(
-        python.parent.parent if is_foreign_environment(name) else environment_folder(name, home)
-    )
+    if is_foreign_environment(name):
+        return _versions_in(python.parent.parent)
+    return _versions_in(environment_folder(name, home))
 
 
-def _python_at(place: Path) -> Path:
-    """The python of a foreign environment, not the one that its link leads to: that one has other packages."""
-    python = python_in(place) if place.is_dir() else place
+def _python_at(path: Path) -> Path:
+    """Return the Python of a foreign environment.
+
+    Its link is not followed: the interpreter behind it has other packages.
+    """
+    python = python_in(path) if path.is_dir() else path
     if python.is_file() and os.access(python, os.X_OK):
         return python
-    raise EngineEnvironmentError(f"{place} is no virtual environment, and no python of one.")
+    raise EngineEnvironmentError(f"{path} is no virtual environment, and no python of one.")
 
 
 def environment_folder(name: str, home: Path) -> Path:
@@ -99,19 +106,24 @@ def python_in(folder: Path) -> Path:
 
 
 def _versions_in(folder: Path) -> dict[str, str]:
-    """From the names of the packages' metadata folders."""
-    names = sorted(path.stem for path in folder.glob("lib/python*/site-packages/*.dist-info"))
-    pairs = (name.rpartition("-") for name in names)
-    return {_plain_name(package): version for package, _, version in pairs}
+    """Return the package versions from the names of the packages' metadata folders."""
+    versions_by_name = {}
+    for path in sorted(folder.glob("lib/python*/site-packages/*.dist-info")):
+        package, _, version = path.stem.rpartition("-")
+        versions_by_name[_plain_name(package)] = version
+    return versions_by_name
 
 
 def _plain_name(package: str) -> str:
-    """As locks and manifests spell it."""
+    """Return a package's name in the spelling of locks and manifests."""
     return package.lower().replace("_", "-")
 
 
 def read_environment_manifest(folder: Path) -> InstalledEnvironment | None:
-    """None also where the Python that it was made with has been removed, as by an update of the system."""
+    """Return an environment's manifest, or None if it has none that can be read.
+
+    None also if its Python has been removed, for example by an update of the system.
+    """
     if python_in(folder).is_symlink() and not python_in(folder).exists():
         return None
     try:
@@ -137,20 +149,23 @@ _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
 
 def _source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
-    """Where packages come from, as both installers spell it; they work in another folder than we do."""
-    for place in find_links:
-        yield f"--find-links={_absolute(place)}"
+    """Yield the package sources as absolute paths: the installers run in another folder.
+
+    Both installers accept these options.
+    """
+    for link in find_links:
+        yield f"--find-links={_absolute(link)}"
     if index_url:
         yield f"--index-url={_absolute(index_url)}"
 
 
-def _absolute(place: str) -> str:
-    return place if ":/" in place else str(Path(place).expanduser().absolute())
+def _absolute(source: str) -> str:
+    return source if ":/" in source else str(Path(source).expanduser().absolute())
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What the installer says goes to the log; the rest of its settings are the user's own."""
+    """One run of an installer. Its output goes to the log, and the user's settings apply."""
 
     folder: Path
     lock: Path
@@ -161,21 +176,15 @@ class Installation:
     on_step: OnStep
 
     def run(self) -> None:
-        """Only what was hashed gets in, and a wheel runs no code when it is installed.
+        """Install the lock's packages. Only hashed files are accepted, and wheels run no code.
 
-        Raises EngineEnvironmentError with the lines that say why.
+        Raise EngineEnvironmentError with the lines that contain the reason.
         """
         self.on_step(f"creating a virtual environment with {self.installer}")
         python = python_in(self.folder)
         if self.installer == "uv":
-            venv = [
-                "uv",
-                "venv",
-                "--allow-existing",
-                "--no-progress",
-                f"--python={sys.executable}",
-                str(self.folder),
-            ]
+            venv = ["uv", "venv", "--allow-existing", "--no-progress"]
+            venv += [f"--python={sys.executable}", str(self.folder)]
             install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
         else:
             venv = isolated_command(sys.executable, "-m", "venv", self.folder)
@@ -192,14 +201,15 @@ class Installation:
     def _call(self, step: str, command: Sequence[str | Path]) -> None:
         with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
             code = run_logged_tool(command, log, folder=self.folder)
-        if code != 0:
-            recent = (
-                read_bytes(self.log_file).decode(errors="replace").splitlines()[-_RECENT_LINES:]
-            )
-            raise EngineEnvironmentError(
-                f"{self.installer} could not {step} the environment in {self.folder}: {_installer_errors(recent)} "
-                f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
-            )
+        if code == 0:
+            return
+        lines = read_bytes(self.log_file).decode(errors="replace").splitlines()
+        recent = lines[-_RECENT_LINES:]
+        raise EngineEnvironmentError(
+            f"{self.installer} could not {step} the environment in {self.folder}: "
+            f"{_installer_errors(recent)} (full log: {self.log_file.name} in that folder). "
+            f"{_next_step(recent)}"
+        )
 
 
 def _next_step(lines: Sequence[str]) -> str:
@@ -209,10 +219,10 @@ def _next_step(lines: Sequence[str]) -> str:
 
 
 def _installer_errors(lines: Sequence[str]) -> str:
-    """The last lines that say what went wrong, in one line."""
-    said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
-    telling = [line for line in said if _TELLING.search(line)]
-    return " / ".join((telling or said)[-3:]) or "it printed nothing"
+    """Return the last lines with an error, or the last lines at all, joined into one."""
+    lines = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    errors = [line for line in lines if _TELLING.search(line)]
+    return " / ".join((errors or lines)[-3:]) or "it printed nothing"
 
 
 _LOG = "bitbench-install.log"
@@ -227,33 +237,33 @@ def make_environment(
     index_url: str | None = None,
     on_step: OnStep = lambda _: None,
 ) -> InstalledEnvironment:
-    """Makes the environment, or returns the existing one if it was made from the same lock.
+    """Make the environment, or return the existing one if it was made from the same lock.
 
-    Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
-    on Linux, since locks list wheels for it alone.
+    Raise EngineEnvironmentError, after which the next call rebuilds it. Raise PlatformError on
+    systems other than Linux: locks list wheels only for Linux.
     """
     require_linux()
-    lock, folder = environment.lock_for(device), environment_folder(environment.name, home)
+    lock = environment.lock_for(device)
     source_lock = environment.source_lock
-    sources = [*_source_options(find_links, index_url)]
-    chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
-    lock_hash = hashlib.sha256(
-        lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")
-    ).hexdigest()
+    lock_content = lock.read_bytes()
+    if source_lock:
+        lock_content += source_lock.read_bytes()
+    lock_hash = hashlib.sha256(lock_content).hexdigest()
+    folder = environment_folder(environment.name, home)
     existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash:
         return existing
     began = time.monotonic()
-    kept = SafeFolder(home)
-    kept.remove_folder(f"envs/{folder.name}")
-    kept.make_folder(f"envs/{folder.name}")
+    safe_home = SafeFolder(home)
+    safe_home.remove_folder(f"envs/{folder.name}")
+    safe_home.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
+    sources = [*_source_options(find_links, index_url)]
+    chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
-    prebuilt = (
-        environment.finish(folder, log_file, device=device)
-        if environment.finish is not None
-        else None
-    )
+    prebuilt = None
+    if environment.finish is not None:
+        prebuilt = environment.finish(folder, log_file, device=device)
     on_step("importing it once")
     _check_imports(environment, folder, log_file)
     made = InstalledEnvironment(
@@ -282,5 +292,6 @@ def _check_imports(environment: Environment, folder: Path, log_file: Path) -> No
     SafeFolder(folder).append(log_file.name, finished.stdout.encode())
     last = finished.stdout.strip().splitlines()[-1:] or ["it printed nothing"]
     raise EngineEnvironmentError(
-        f"The environment {environment.name} was installed but cannot be used: {last[0]} (full log: {log_file})."
+        f"The environment {environment.name} was installed but cannot be used: "
+        f"{last[0]} (full log: {log_file})."
     )

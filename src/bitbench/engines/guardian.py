@@ -1,19 +1,19 @@
-"""Runs one engine and makes sure that nothing of it outlives bitbench, whichever process is ended by `kill -9`.
+"""The guardian: it runs one engine and ends all its processes, even if bitbench is killed.
 
-Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`; imports nothing of ours. The engine
-is its child. It is a child subreaper, so that orphans and processes that changed their session stay below it in the
-tree and are found in /proc.
+`engines.processes` starts it as `python -I -S guardian.py FD PARENT_PID COMMAND…`. It imports
+nothing of ours. The engine is its child. The guardian is a child subreaper: orphans and processes
+that changed their session stay below it in the tree, so it finds them in /proc.
 
-| who is killed | what happens |
+| killed process | consequence |
 |---|---|
 | bitbench | its end of the socket closes; the guardian ends the engine and all that it started |
-| the engine | the guardian reports it and ends what the engine had started |
-| the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); bitbench finds the rest by a mark that they inherited |
-| bitbench and the guardian | the kernel kills the engine; the next command of that user finds the rest by the mark |
+| the engine | the guardian reports it and ends the processes that the engine had started |
+| the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); bitbench finds the rest by mark |
+| both | the kernel kills the engine; the user's next command finds the rest by mark |
 
-FD is one end of a socket pair. Two lines are written to it: the engine's pid, and its exit code
-as soon as it is known, which may be seconds before the last process is gone. It is closed when nothing is left. The
-exit status is the engine's, a signal included.
+FD is one end of a socket pair. The guardian writes two lines to it: the engine's pid, and its exit
+code as soon as it is known, which may be seconds before the last process ends. It closes FD when no
+process is left. Its exit status is the engine's, a signal included.
 """
 
 import contextlib
@@ -27,19 +27,21 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-# A vLLM that is ready ends 0.4 to 0.6 s after SIGTERM; one that is still starting does not listen to it at all.
+# A vLLM that is ready ends 0.4 to 0.6 s after SIGTERM. While it starts it ignores the signal.
 GRACE_S = 3.0
-# The parent's death closes the socket at once, unless a process forked from the parent still holds the other end;
-# then it is noticed after this time.
+# The parent's death closes the socket at once, unless a process forked from the parent still holds
+# the other end. In that case it is noticed after this time.
 PARENT_CHECK_S = 1.0
 KILL_S = 1.0  # from SIGKILL until the last process is gone, on a busy machine
-CANNOT_START = 127  # as a shell says it
+CANNOT_START = 127  # the code of a shell
 MARK_VARIABLE = "BITBENCH_INSTANCE"
 
 
 def main(arguments: list[str]) -> None:
-    """Runs a command as the engine."""
-    leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    """Run a command as the engine, below a guardian."""
+    leash = int(arguments[0])
+    parent = int(arguments[1])
+    command = arguments[2:]
     _carry_mark(os.environ.pop(MARK_VARIABLE, ""))
     _guard(leash, parent)
     try:
@@ -52,7 +54,10 @@ def main(arguments: list[str]) -> None:
 
 
 def _carry_mark(mark: str) -> None:
-    """By which `engines.left_over` finds all that comes from here. Where a lower limit holds already there is none."""
+    """Set the mark by which `engines.left_over` finds all descendants.
+
+    It is left out if a lower limit is already set.
+    """
     if mark:
         with contextlib.suppress(ValueError, OSError):
             soft, hard = map(int, mark.split(":"))
@@ -60,7 +65,7 @@ def _carry_mark(mark: str) -> None:
 
 
 def _guard(leash: int, parent: int) -> None:
-    """Fork the engine and return in it alone. The guardian ends when the engine has, or its time is over."""
+    """Fork the engine and return only in it. The guardian ends after the engine and its tree."""
     guardian = os.getpid()
     engine = os.fork()
     wakeups = _prepare_guardian()
@@ -76,7 +81,7 @@ def _guard(leash: int, parent: int) -> None:
 def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
     os.setsid()
     _call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != guardian:  # it died before the line above
+    if os.getppid() != guardian:  # the guardian died before the line above
         os._exit(CANNOT_START)
     for descriptor in (leash, wakeups, signal.set_wakeup_fd(-1)):
         os.close(descriptor)
@@ -85,7 +90,10 @@ def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
 
 
 def _watch_engine(engine: int, leash: int, parent: int, wakeups: int) -> int | None:
-    """Return the engine's wait status; None where the parent is gone, or this process is told to end, before it."""
+    """Return the engine's wait status, or None if the guardian must end the engine before.
+
+    That is the case if the parent is gone, or this process gets a signal to end.
+    """
     while True:
         readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
         if wakeups in readable and _is_told_to_end(wakeups):
@@ -97,14 +105,17 @@ def _watch_engine(engine: int, leash: int, parent: int, wakeups: int) -> int | N
 
 
 def _report_end(leash: int, status: int | None) -> None:
-    """Before the rest of the tree is ended, which may take seconds. None: not the engine began it, but we."""
+    """Report the engine's exit code, or SIGKILL if the guardian itself ends the engine.
+
+    This comes before the rest of the tree is ended, which may take seconds.
+    """
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     with contextlib.suppress(OSError):  # nobody listens any more
         os.write(leash, f"{code}\n".encode())
 
 
 def _prepare_guardian() -> int:
-    """Orphans come here from now on; the descriptor is readable when a child ends or this process is told to end."""
+    """Adopt orphans from now on, and return the descriptor of `_wakeup_on_signals`."""
     _call_prctl(PR_SET_CHILD_SUBREAPER, 1)
     return _wakeup_on_signals()
 
@@ -116,7 +127,7 @@ def _call_prctl(option: int, value: int) -> None:
 
 
 def _wakeup_on_signals() -> int:
-    """A descriptor that becomes readable when a child ends or somebody asks this process to end."""
+    """Return a descriptor that becomes readable when a child ends or a signal asks for the end."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
     os.set_blocking(write_end, False)
@@ -133,12 +144,12 @@ def _is_told_to_end(wakeups: int) -> bool:
 def _is_leash_closed(leash: int) -> bool:
     try:
         return not os.read(leash, 1)
-    except OSError:  # bitbench was gone before it had read everything
+    except OSError:  # bitbench was gone before it had read all reports
         return True
 
 
 def _reap() -> dict[int, int]:
-    """Wait statuses of the children that have ended, orphans included."""
+    """Return the wait statuses of the children that have ended, orphans included."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -151,9 +162,9 @@ def _reap() -> dict[int, int]:
 
 
 def _end_all(engine: int, status: int | None) -> int:
-    """Ask every process below to end, wait, then kill what is left; return the engine's wait status."""
+    """Ask every process below to end, wait, then kill the rest. Return the engine's status."""
     deadline = time.monotonic() + GRACE_S
-    asked: set[int] = set()
+    signaled: set[int] = set()
     while True:
         status = _reap().get(engine, status)
         alive = descendants(os.getpid())
@@ -162,8 +173,8 @@ def _end_all(engine: int, status: int | None) -> int:
         if time.monotonic() > deadline:
             send_signal(alive, signal.SIGKILL)
         else:
-            send_signal(alive - asked, signal.SIGTERM)
-            asked |= alive
+            send_signal(alive - signaled, signal.SIGTERM)
+            signaled |= alive
         time.sleep(0.02)
 
 
@@ -174,9 +185,12 @@ def send_signal(pids: set[int], number: int) -> None:
 
 
 def descendants(root: int) -> set[int]:
-    """Every process below `root`, whatever its session or group; what has ended but is not reaped does not count."""
+    """Return every process below `root`, whatever its session or group.
+
+    A process that has ended but is not reaped does not count.
+    """
     parents = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the time it takes to start
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib would double the start time
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
@@ -184,23 +198,24 @@ def descendants(root: int) -> set[int]:
             except OSError:  # gone in the meantime
                 continue
             parents[int(name)] = (int(parent), state)
-    found: set[int] = set()
-    below = {root}
-    while below:
-        below = {pid for pid, (parent, _) in parents.items() if parent in below}
-        found |= below
-    return {pid for pid in found if parents[pid][1] not in (b"Z", b"X")}
+    below: set[int] = set()
+    generation = {root}
+    while generation:
+        generation = {pid for pid, (parent, _) in parents.items() if parent in generation}
+        below |= generation
+    return {pid for pid in below if parents[pid][1] not in (b"Z", b"X")}
 
 
 def _end_like_engine(status: int) -> None:
-    """Ends this process in the way the engine ended."""
+    """End this process in the same way as the engine ended."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    os._exit(code if code >= 0 else 128 - code)
+        code = 128 - code  # as a shell reports a signal, if this process is still alive
+    os._exit(code)
 
 
 if __name__ == "__main__":

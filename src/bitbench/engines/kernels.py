@@ -1,56 +1,56 @@
-"""Kernels of engines: the compiler they need at start, which ones vLLM says that it chose, and what engines say
-against their own speed."""
+"""Kernels of engines: the compiler they need at start, vLLM's choices, and speed warnings."""
 
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bitbench.records.trial import KernelChoice, KernelPath
 from bitbench.study.environment import Device
 from bitbench.util.text import printable
 
-# Phrases as in the sources of vLLM 0.32; SGLang took over the first of them. Not yet seen on a GPU.
+# Phrases from the sources of vLLM 0.32. SGLang copied the first of them. Not yet seen on a GPU.
 _SLOWER = re.compile(
     r"[Pp]erformance might be sub-?optimal|not fully optimized|may degrade performance"
     r"|(?:may be|is) slower than (?:a )?native|slow and unoptimized"
     r"|[Ff]all(?:ing|s)? ?back to .*(?:kernel|torch linear|backend|[Tt]riton|dispatch|path)"
     r"|[Cc]ustom allreduce is disabled"
 )
-_FOLDER = re.compile(
-    r"(?:/[^/\s,\[\]']+)+/(?=[^/\s])"
-)  # of a file that it names: says nothing elsewhere
-_MOST, _LONGEST = 5, 300
+# The folder of a file that a message names: it says nothing on another machine.
+_FOLDER = re.compile(r"(?:/[^/\s,\[\]']+)+/(?=[^/\s])")
+_MOST_WARNINGS = 5
+_LONGEST_WARNING = 300  # characters
 
 
 def slowness_warnings(messages: Iterable[str]) -> tuple[str, ...]:
-    """Each once, in their order, with the names of files and not their folders."""
-    found = (
-        _FOLDER.sub("", printable(message.strip()))
-        for message in messages
-        if _SLOWER.search(message)
-    )
-    return tuple(warning[:_LONGEST].rstrip(".") for warning in dict.fromkeys(found))[:_MOST]
+    """Return each warning about low speed once, in order, with file names but no folders."""
+    slow = filter(_SLOWER.search, messages)
+    warnings = dict.fromkeys(_FOLDER.sub("", printable(message.strip())) for message in slow)
+    shortened = (warning[:_LONGEST_WARNING].rstrip(".") for warning in warnings)
+    return tuple(shortened)[:_MOST_WARNINGS]
 
 
 def first_log_match(pattern: re.Pattern[str], messages: Iterable[str]) -> str | None:
-    """The first group that matched in the first message that does; the whole match where there is no group."""
-    for found in filter(None, map(pattern.search, messages)):
-        return next((group for group in found.groups() if group), found[0]).strip()
+    """Return the first group that matched in the first message that matches, or None.
+
+    Without a group, return the whole match.
+    """
+    for match in filter(None, map(pattern.search, messages)):
+        return next((group for group in match.groups() if group), match[0]).strip()
     return None
 
 
-# Lines as in the source of vLLM 0.32, and as its own selection prints them for each compute capability; not yet run on
-# a GPU.
+# Lines from the source of vLLM 0.32, and as its selection prints them for each compute capability.
+# Not yet run on a GPU.
 _CHOSEN = re.compile(r"^(?:Selected|Using) (\w*Kernel) for (.+?)\.?$")
 _ATTENTION = re.compile(r"^Using (?:AttentionBackendEnum\.)?(\w+) (?:attention )?backend\b")
 _EXPERTS = re.compile(r"^Using '?(\w+)'? ([\w ]+) MoE backend\b")
 NOT_QUANTIZED = re.compile(r"V1 LLM engine .*\bdtype=torch\.(\w+),.*\bquantization=None\b")
-# Said of any scheme with mixed types; the scheme itself says it again with its name.
+# Printed for any scheme with mixed types. The scheme itself then prints the line with its name.
 _GENERIC = "mixed-precision linear"
-# By the name of the kernel's class, the first that fits. Marlin and Humming expand their weights in registers, whatever
-# they are, but for Humming with a scheme that rounds activations (`_ROUNDS`).
+# By the name of the kernel's class. The first match counts. Marlin and Humming expand any weights
+# in registers, except Humming with a scheme that rounds activations (`_ROUNDS`).
 _PATHS = (
     (re.compile(r"Emulation"), KernelPath.DEQUANTIZED),
     (
@@ -67,65 +67,63 @@ _PATHS = (
         KernelPath.QUANTIZED,
     ),
 )
-_ROUNDS = re.compile(r"W4A8")  # a scheme of which Humming computes with rounded activations
+_ROUNDS = re.compile(r"W4A8")  # a scheme for which Humming computes with rounded activations
 
 
 def read_choices(messages: Sequence[str]) -> tuple[KernelChoice, ...]:
-    """Each kind of layers once. Of a model without quantized layers vLLM says only that."""
-    chosen = dict.fromkeys(
-        (found[2], found[1]) for found in filter(None, map(_CHOSEN.match, messages))
-    )
-    named = {kernel for kind, kernel in chosen if kind != _GENERIC}
+    """Return one choice per kind of layers. Without quantized layers vLLM prints only the type."""
+    chosen = _list_pairs(_CHOSEN, messages)
+    specific = {kernel for kind, kernel in chosen if kind != _GENERIC}
     linear = [
         KernelChoice(kind=kind, kernel=kernel, path=kernel_path(kernel, kind), source="log")
         for kind, kernel in chosen
-        if kind != _GENERIC or kernel not in named
+        if kind != _GENERIC or kernel not in specific
     ]
     if not linear and (dense := first_log_match(NOT_QUANTIZED, messages)):
-        linear = [
-            KernelChoice(
-                kind="linear", kernel=f"dense {dense}", path=KernelPath.DENSE, source="log"
-            )
-        ]
-    attention = first_log_match(_ATTENTION, messages)
-    return (
-        *([KernelChoice(kind="attention", kernel=attention, source="log")] if attention else []),
-        *linear,
-        *_experts(messages),
-    )
+        path = KernelPath.DENSE
+        linear = [KernelChoice(kind="linear", kernel=f"dense {dense}", path=path, source="log")]
+    choices = [*linear, *_experts(messages)]
+    if attention := first_log_match(_ATTENTION, messages):
+        choices.insert(0, KernelChoice(kind="attention", kernel=attention, source="log"))
+    return tuple(choices)
 
 
-def _experts(messages: Sequence[str]) -> list[KernelChoice]:
-    """Of a mixture: `Using TRITON Unquantized MoE backend out of …`. The names are vLLM's own, and say no path."""
-    chosen = dict.fromkeys(
-        (found[2], found[1]) for found in filter(None, map(_EXPERTS.match, messages))
-    )
-    return [
-        KernelChoice(
-            kind=f"experts, {scheme}",
-            kernel=backend,
-            path=KernelPath.DENSE if scheme == "Unquantized" else None,
-            source="log",
-        )
-        for scheme, backend in chosen
-    ]
+def _list_pairs(pattern: re.Pattern[str], messages: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pattern's second and first group of each message that matches, once, in order."""
+    matches = filter(None, map(pattern.match, messages))
+    return list(dict.fromkeys((match[2], match[1]) for match in matches))
+
+
+def _experts(messages: Sequence[str]) -> Iterator[KernelChoice]:
+    """Yield the kernels of a mixture's experts: `Using TRITON Unquantized MoE backend out of …`.
+
+    The names are vLLM's own and do not tell the path of quantized experts.
+    """
+    for scheme, backend in _list_pairs(_EXPERTS, messages):
+        path = KernelPath.DENSE if scheme == "Unquantized" else None
+        yield KernelChoice(kind=f"experts, {scheme}", kernel=backend, path=path, source="log")
 
 
 def kernel_path(kernel: str, kind: str = "") -> KernelPath | None:
-    """None where it is not known. `kind`: the layers, since one class may compute differently for two schemes."""
+    """Return how a kernel computes, or None if that is unknown.
+
+    `kind` is the kind of layers, since a class may compute differently for two schemes.
+    """
     if kernel.startswith("Humming") and _ROUNDS.search(kind):
         return KernelPath.QUANTIZED
     return next((path for pattern, path in _PATHS if pattern.search(kernel)), None)
 
 
 _PACKAGED = "lib/python3*/site-packages/nvidia/cu*"
-_INSTALLED = Path("/usr/local/cuda")  # where NVIDIA's own packages put a toolkit
+_INSTALLED = Path("/usr/local/cuda")  # the folder that NVIDIA's packages install a toolkit in
 _RUNTIME = "libcudart.so"
 
 
 def complete_toolkit(environment: Path, log_file: Path, *, device: Device) -> None:  # noqa: ARG001
-    """After the packages are installed: gives the packaged toolkit the names that compilers link with (`lib64`, a
-    library without its version), which its wheels leave out."""
+    """Add the names that compilers link with to the packaged toolkit, once it is installed.
+
+    Its wheels leave out `lib64` and the library without a version.
+    """
     toolkit = _packaged_toolkit(environment) if device == "cuda" else None
     if toolkit is None:
         return
@@ -136,28 +134,30 @@ def complete_toolkit(environment: Path, log_file: Path, *, device: Device) -> No
 
 
 def _packaged_toolkit(environment: Path) -> Path | None:
-    return next(
-        (path.parents[1] for path in sorted(environment.glob(f"{_PACKAGED}/bin/nvcc"))), None
-    )
+    compilers = sorted(environment.glob(f"{_PACKAGED}/bin/nvcc"))
+    return compilers[0].parents[1] if compilers else None
 
 
-def toolkit_variables(python: Path, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """PATH with the environment's own programs first; CUDA_HOME where this machine has no toolkit of its own.
+def toolkit_variables(
+    python: Path, machine_variables: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return PATH with the environment's programs first, and CUDA_HOME if the machine has none.
 
-    An engine is started by the path of its interpreter, so what lies beside it (`ninja`, `nvcc`) is found only where
-    these say so. Without them vLLM goes on without FlashInfer, and measures other kernels.
+    An engine is started by its interpreter's path, so it finds the programs next to it (`ninja`,
+    `nvcc`) only by these variables. Otherwise vLLM runs without FlashInfer and measures other
+    kernels.
     """
     programs = python.parent
-    variables = {
-        "PATH": os.pathsep.join(filter(None, (str(programs), ours.get("PATH", os.defpath))))
-    }
+    folders = (str(programs), machine_variables.get("PATH", os.defpath))
+    variables = {"PATH": os.pathsep.join(filter(None, folders))}
     has_own = (
-        "CUDA_HOME" in ours
+        "CUDA_HOME" in machine_variables
         or (_INSTALLED / "bin" / "nvcc").exists()
-        or shutil.which("nvcc", path=ours.get("PATH"))
+        or shutil.which("nvcc", path=machine_variables.get("PATH"))
     )
-    toolkit = None if has_own else _packaged_toolkit(programs.parent)
-    return variables if toolkit is None else {**variables, "CUDA_HOME": str(toolkit)}
+    if not has_own and (toolkit := _packaged_toolkit(programs.parent)) is not None:
+        variables["CUDA_HOME"] = str(toolkit)
+    return variables
 
 
 def _link(path: Path, target: str) -> None:

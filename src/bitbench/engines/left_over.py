@@ -1,7 +1,8 @@
-"""Processes of engines that are not guarded any more: found by a mark that all of them inherited, and ended.
+"""Processes of engines that have lost their guardian: they are found by a mark, and ended.
 
-The mark is a limit that concerns only real-time processes (RLIMIT_RTTIME), and none for ages: what a process starts
-has it, whatever becomes of its environment, which some overwrite with their title. Nothing is written to a disk.
+Every process of an engine inherits the mark: a limit that concerns only real-time processes
+(RLIMIT_RTTIME), set so high that it never applies. Unlike environment variables, which some
+processes overwrite with their title, it cannot get lost. Nothing is written to a disk.
 """
 
 import contextlib
@@ -16,46 +17,49 @@ from pathlib import Path
 from bitbench.engines.guardian import GRACE_S, KILL_S, send_signal
 
 _LIMIT = re.compile(rb"^Max realtime timeout +(\d+) +(\d+)", re.MULTILINE)
-_DRIVER = 1 << 62  # beside it in the hard limit: who drives the engine, by pid and time of start
-_INSTANCE_BITS, _TICKS_BITS = 61, 40
+_DRIVER = 1 << 62  # in the hard limit, with the pid and the start time of the engine's driver
+_INSTANCE_BITS = 61
+_TICKS_BITS = 40
 _POLL_S = 0.01
-_WAIT_S = 0.1  # between two looks at all processes, while guardians are at work
+_WAIT_S = 0.1  # between two searches of all processes, while guardians are at work
 _PROC = Path("/proc")
 
 
 def new_mark() -> str:
-    """A mark for what this process is about to start: the soft limit is its own number, the hard one the driver's."""
+    """Return a mark for an instance that this process is about to start.
+
+    The soft limit is the instance's number. The hard limit identifies the driver.
+    """
     pid = os.getpid()
-    return (
-        f"{secrets.randbits(_INSTANCE_BITS)}:{_DRIVER | pid << _TICKS_BITS | (_started(pid) or 0)}"
-    )
+    driver = _DRIVER | pid << _TICKS_BITS | (_started(pid) or 0)
+    return f"{secrets.randbits(_INSTANCE_BITS)}:{driver}"
 
 
 def marked(mark: str) -> set[int]:
-    """Processes with this mark, whichever parent they have now."""
-    return {pid for pid, found in _marks() if found == mark}
+    """Return the processes with this mark, whichever parent they have now."""
+    return {pid for pid, process_mark in _marks() if process_mark == mark}
 
 
 def left_over() -> set[int]:
-    """Return processes of engines whose driver has ended: it and their guardian were killed."""
+    """Return the engine processes whose driver has ended: it and their guardian were killed."""
     return {pid for pid, mark in _marks() if not _driver_runs(mark)}
 
 
 def end_left_over(timeout_s: float = 20.0) -> int:
-    """Ends them, and returns how many there were. Raises TimeoutError where one cannot be killed.
+    """End the left-over processes and return their number. Raise TimeoutError if one survives.
 
-    A driver that has just ended may have guardians that are still at work: they get the time that they take.
+    A driver that has just ended may have guardians that are still at work, so they get time first.
     """
     deadline = time.monotonic() + GRACE_S + KILL_S
-    while (found := left_over()) and time.monotonic() < deadline:
+    while (pids := left_over()) and time.monotonic() < deadline:
         time.sleep(_WAIT_S)
-    if found:
+    if pids:
         kill_left_over(left_over, timeout_s)
-    return len(found)
+    return len(pids)
 
 
 def kill_left_over(find: Callable[[], set[int]], timeout_s: float) -> None:
-    """Kills what `find` finds until it finds nothing more. Raises TimeoutError."""
+    """Kill the processes that `find` returns until it returns none. Raise TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while pids := find():
         if time.monotonic() > deadline:
@@ -65,19 +69,20 @@ def kill_left_over(find: Callable[[], set[int]], timeout_s: float) -> None:
 
 
 def _marks() -> Iterator[tuple[int, str]]:
-    """Of the processes that run, are this user's, and see the same process numbers as this one: not those of a
-    container."""
+    """Yield pid and mark of the user's running engine processes.
+
+    Processes of a container are left out: they see other process numbers than this process.
+    """
     for path in _PROC.glob("[0-9]*/limits"):
-        with contextlib.suppress(OSError):  # another user's, or gone in the meantime
-            found = _LIMIT.search(path.read_bytes())
-            if (
-                found is None
-                or not int(found[2]) & _DRIVER
-                or _namespace(path.parent) != _namespace(_PROC / "self")
-            ):
+        with contextlib.suppress(OSError):  # another user's process, or it ended in the meantime
+            limits = _LIMIT.search(path.read_bytes())
+            if limits is None or not int(limits[2]) & _DRIVER:
                 continue
-            if _started(pid := int(path.parent.name)) is not None:
-                yield pid, f"{int(found[1])}:{int(found[2])}"
+            if _namespace(path.parent) != _namespace(_PROC / "self"):
+                continue
+            pid = int(path.parent.name)
+            if _started(pid) is not None:
+                yield pid, f"{int(limits[1])}:{int(limits[2])}"
 
 
 def _namespace(process: Path) -> Path:
@@ -90,7 +95,7 @@ def _driver_runs(mark: str) -> bool:
 
 
 def _started(pid: int) -> int | None:
-    """In clock ticks since the machine was started; None where no such process runs."""
+    """Return a process's start in clock ticks since boot, or None if it does not run."""
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:

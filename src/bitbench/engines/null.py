@@ -1,5 +1,8 @@
-"""The null engine: no model, no computing, tokens at moments that are known. Baseline for our own overhead, and fake
-for the fast tests; see `workers/null_server.py` for the schedule."""
+"""The null engine: tokens at known times, without a model or any computing.
+
+It is the baseline for our own overhead, and the fake engine of the fast tests. See
+`workers/null_server.py` for the schedule.
+"""
 
 import json
 from typing import Annotated, Literal
@@ -24,7 +27,7 @@ _MODULE = "bitbench.engines.workers.null_server"
 
 
 def _numbers(value: object) -> object:
-    """`7` and `"7,20"` as well as a list."""
+    """Return a list of numbers, also for `7` and `"7,20"`. Leave other values to the validation."""
     if isinstance(value, str):
         return [part for part in value.split(",") if part.strip()]
     return [value] if isinstance(value, int) else value
@@ -70,7 +73,9 @@ class NullArguments(Spec):
     )
     fail: Literal["exit", "never_ready", "memory", "hang", "short", "disconnect"] | None = Field(
         default=None,
-        description="the failure to simulate: at the start (the first three), or within each stream",
+        description=(
+            "the failure to simulate: at the start (the first three), or within each stream"
+        ),
     )
     children: int = Field(
         default=0,
@@ -83,7 +88,7 @@ class NullArguments(Spec):
 
 
 class NullEngine(EngineDefaults):
-    """A core.ports.Engine that runs in bitbench's own interpreter."""
+    """A `ports.Engine` that runs in bitbench's own interpreter."""
 
     name = "null"
     needs_model = False
@@ -96,15 +101,17 @@ class NullEngine(EngineDefaults):
 
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
-        port, key = free_port(), random_key()
+        port = free_port()
+        key = random_key()
         behaviour = json.dumps({**arguments.model_dump(), "seed": launch.seed})
+        ttft = show_seconds(arguments.ttft)
+        tpot = show_seconds(arguments.tpot)
         facts = InstanceFacts(
             engine_version=__version__,
-            kernels=(
-                f"schedule: {show_seconds(arguments.ttft)}, then a token each {show_seconds(arguments.tpot)}",
-            ),
+            kernels=(f"schedule: {ttft}, then a token each {tpot}",),
             prefix_caching=False,
         )
+        counters = DRAFT_COUNTERS if arguments.draft_tokens else {}
         plan = ServerPlan(
             command=bitbench_command(_MODULE, str(port), behaviour),
             env={**launch.setup.env, KEY_VARIABLE: key},
@@ -112,7 +119,7 @@ class NullEngine(EngineDefaults):
                 f"http://127.0.0.1:{port}",
                 MODEL,
                 key,
-                metrics=DRAFT_COUNTERS if arguments.draft_tokens else {},
+                metrics=counters,
             ),
             log_file=launch.log_file,
             read_facts=lambda _: facts,

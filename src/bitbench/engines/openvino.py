@@ -1,4 +1,4 @@
-"""OpenVINO: GenAI's continuous batching on a CPU, behind a small HTTP server that runs in its environment."""
+"""OpenVINO: GenAI's continuous batching on a CPU, through a small HTTP server of ours."""
 
 import re
 from collections.abc import Mapping
@@ -28,16 +28,17 @@ from bitbench.util.child_processes import isolated_command
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "openvino_server.py"
 _FORM = "openvino"
-# The server prints what OpenVINO throws on one line.
+# The server prints OpenVINO's exceptions on one line each.
 UNSUPPORTED = re.compile(
-    r"^RuntimeError: .*(not supported|[Uu]nsupported|not implemented|NOT_IMPLEMENTED|does(n't| not) support)"
+    r"^RuntimeError: .*(not supported|[Uu]nsupported|not implemented|NOT_IMPLEMENTED"
+    r"|does(n't| not) support)"
 )
 
 CachePrecision = Literal["u8", "u4", "f16", "bf16", "f32"]
 
 
 class OpenvinoArguments(Spec):
-    """`args:` of an OpenVINO engine in a study file. What is not given is OpenVINO's own choice."""
+    """`args:` of an OpenVINO engine in a study file. Unset options keep OpenVINO's defaults."""
 
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(
         default=None, description="what it computes in"
@@ -81,11 +82,15 @@ class OpenvinoEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_arguments(_named(setup), OpenvinoArguments, who="openvino", whose="openvino's")
         if variant.form is not None and variant.form.partition("/")[0] != _FORM:
-            return "OpenVINO runs only models in its own format; add the recipe openvino-bf16 or another openvino-… one."
+            return (
+                "OpenVINO runs only models in its own format; "
+                "add the recipe openvino-bf16 or another openvino-… one."
+            )
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
-        port, key = free_port(), random_key()
+        port = free_port()
+        key = random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -104,25 +109,24 @@ class OpenvinoEngine(EngineDefaults):
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
-    python, model = launch.required_python("OpenVINO"), launch.required_model("OpenVINO")
+    """Return the server's command. It contains no secret."""
+    python = launch.required_python("OpenVINO")
+    model = launch.required_model("OpenVINO")
     chosen = _named(launch.setup)
     if launch.dtype is not None:
         chosen.setdefault("dtype", launch.dtype)
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in sorted(chosen.items())]
-    return [
-        *isolated_command(python, _SERVER, f"--model={model}", f"--port={port}"),
-        *(
-            f"--context-tokens={launch.context_tokens}",
-            f"--concurrency={launch.concurrency}",
-            *options,
-        ),
-    ]
+    options = [f"--model={model}", f"--port={port}"]
+    options += [f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}"]
+    for name, value in sorted(chosen.items()):
+        options.append(f"--{name.replace('_', '-')}={value}")
+    return isolated_command(python, _SERVER, *options)
 
 
 def _named(setup: EngineSetup) -> dict[str, Argument]:
-    """Arguments under the names of `OpenvinoArguments`, however they are spelled."""
+    """Return the arguments under the names of `OpenvinoArguments`, however they are spelled."""
     return {name.replace("-", "_"): value for name, value in spelled_arguments(setup.args).items()}
 
 
 def read_openvino_facts(log: str) -> InstanceFacts:
+    """Return the facts that the server prints into its log."""
     return InstanceFacts.model_validate(printed_server_facts(log.splitlines()))

@@ -1,5 +1,4 @@
-"""Arguments of engines: how they are spelled, and checked, and what a model or a setup cannot do with a
-workload."""
+"""Arguments of engines: their spelling, their checks, and the workloads that they rule out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +14,10 @@ from bitbench.util.units import BY_HAND
 
 
 def spelled_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
-    """Under one spelling, so that `max_model_len`, `--max-model-len` and `no-enforce-eager` override our defaults."""
+    """Return the arguments in one spelling: `max_model_len`, `--max-model-len` are the same.
+
+    `no-enforce-eager: true` becomes `enforce-eager: false`, which overrides our default.
+    """
     options: dict[str, Argument] = {}
     for name, value in args.items():
         option = name.lstrip("-").replace("_", "-")
@@ -27,12 +29,12 @@ def spelled_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
 
 
 def tensor_parallel_size(args: Mapping[str, Argument]) -> int:
-    """Devices that share every layer, as engines for GPUs spell it."""
+    """Return the number of devices that share every layer, in the names that GPU engines use."""
     return _count(args, ("tensor-parallel-size", "tp-size", "tp"))
 
 
 def pipeline_parallel_size(args: Mapping[str, Argument]) -> int:
-    """Groups of devices that share out the layers."""
+    """Return the number of groups of devices among which the layers are divided."""
     return _count(args, ("pipeline-parallel-size", "pp-size"))
 
 
@@ -43,20 +45,20 @@ def _count(args: Mapping[str, Argument], names: Sequence[str]) -> int:
 
 
 def command_words(options: Mapping[str, Argument]) -> list[str]:
-    """`--name value`; a switch becomes `--name` or `--no-name`."""
+    """Return `--name value` for each option, and `--name` or `--no-name` for a switch."""
     words: list[str] = []
     for name, value in options.items():
-        words += (
-            [f"--{name}" if value else f"--no-{name}"]
-            if isinstance(value, bool)
-            else [f"--{name}", str(value)]
-        )
+        if isinstance(value, bool):
+            switch = name if value else f"no-{name}"
+            words.append(f"--{switch}")
+        else:
+            words += [f"--{name}", str(value)]
     return words
 
 
-def check_argument_names(args: Mapping[str, Argument], known: Iterable[str], *, who: str) -> None:
-    """Raises StudyFileError for an argument that the engine does not have; `who` begins the sentence."""
-    names = list(known)
+def check_argument_names(args: Mapping[str, Argument], defined: Iterable[str], *, who: str) -> None:
+    """Raise StudyFileError for an argument that the engine lacks. `who` begins the sentence."""
+    names = list(defined)
     for name in args:
         if name not in names:
             hint = did_you_mean(name, names)
@@ -66,54 +68,65 @@ def check_argument_names(args: Mapping[str, Argument], known: Iterable[str], *, 
 
 
 def check_arguments(
-    args: Mapping[str, Argument], wanted: type[Spec], *, who: str, whose: str
+    args: Mapping[str, Argument], arguments_type: type[Spec], *, who: str, whose: str
 ) -> None:
-    """Raises StudyFileError with the first thing that is wrong with the arguments, and what would be right.
+    """Raise StudyFileError for the first wrong argument, with the values that would be right.
 
-    `who` begins a sentence about the engine ("an endpoint"), `whose` one about an argument of it ("the endpoint's").
+    `who` begins a sentence about the engine ("an endpoint"). `whose` begins a sentence about one of
+    its arguments ("the endpoint's").
     """
-    check_argument_names(args, wanted.model_fields, who=who)
+    check_argument_names(args, arguments_type.model_fields, who=who)
     try:
-        wanted.model_validate(args, context=BY_HAND)
+        arguments_type.model_validate(args, context=BY_HAND)
     except ValidationError as invalid:
         error = invalid.errors()[0]
         name = str(error["loc"][0])
         if error["type"] == "missing":
-            needed = f"{who} needs the argument {name}: {wanted.model_fields[name].description}"
+            description = arguments_type.model_fields[name].description
+            needed = f"{who} needs the argument {name}: {description}"
             raise StudyFileError(needed, ("args",)) from None
         problem = error["msg"].removeprefix("Value error, ")
         raise StudyFileError(f"{whose} argument {name}: {problem}", ("args", name)) from None
 
 
 def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
-    """Why the workload does not fit into the model's context, or None."""
+    """Return why the workload does not fit into the model's context, or None if it does."""
     limit = variant.facts.context_tokens
     if limit is None or workload.context_tokens <= limit:
         return None
     turns = "" if workload.turns == 1 else f", {workload.turns} times"
+    inputs = workload_length_text(workload.input_tokens)
+    outputs = workload_length_text(workload.output_tokens)
     return (
         f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
-        f"({workload_length_text(workload.input_tokens)} in and {workload_length_text(workload.output_tokens)} "
-        f"out{turns}), but {variant.model} supports {limit:,}."
+        f"({inputs} in and {outputs} out{turns}), but {variant.model} supports {limit:,}."
     )
 
 
 def refuse_context_argument(setup: EngineSetup, option: str, workload: Workload) -> str | None:
-    """Why the workload does not fit into the context that the study's own argument sets, or None."""
+    """Return why the workload exceeds the context that the study's argument sets, or None."""
     longest = spelled_arguments(setup.args).get(option)
     if not isinstance(longest, int) or workload.context_tokens <= longest:
         return None
     return (
-        f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but {option} of {setup.name} is "
-        f"{longest:,}."
+        f"{workload.name} needs a context of {workload.context_tokens:,} tokens, "
+        f"but {option} of {setup.name} is {longest:,}."
     )
 
 
 def refuse_text(engine: str, workload: Workload) -> str | None:
-    """Why a server that takes nothing but token ids, and answers as many as it is asked for, cannot be asked this, or
-    None."""
+    """Return why a server of token ids only cannot run the workload, or None if it can.
+
+    Such a server generates exactly the requested number of tokens.
+    """
     if not workload.output_forced:
-        return f"{workload.name} may end early, but the {engine} engine answers all tokens; remove `output_forced`."
+        return (
+            f"{workload.name} may end early, but the {engine} engine answers all tokens; "
+            "remove `output_forced`."
+        )
     if workload.text is None and workload.api is Api.COMPLETIONS:
         return None
-    return f"{workload.name} sends text, but the {engine} engine takes only token ids; remove `text` and `api`."
+    return (
+        f"{workload.name} sends text, but the {engine} engine takes only token ids; "
+        "remove `text` and `api`."
+    )

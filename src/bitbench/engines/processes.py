@@ -1,7 +1,7 @@
-"""Server processes that cannot outlive bitbench: start, watch, read the log of, tell who listens on the port of, and
-end a whole process tree; and tools that are run to their end.
+"""Server processes that cannot outlive bitbench, and tools that run to their end.
 
-The work of guarding is done by `guardian.py`, a small process between bitbench and the engine.
+A server's log and port are watched, and its whole process tree is ended. `guardian.py`, a small
+process between bitbench and the engine, ends the tree if bitbench dies.
 """
 
 import contextlib
@@ -27,13 +27,18 @@ from bitbench.util.errors import BitbenchError
 from bitbench.util.files import SafeFolder
 
 _LISTENING = "0A"  # TCP_LISTEN of the kernel's tcp_states.h
-_ADDRESS, _STATE, _INODE = 1, 3, 9  # fields of a line in /proc/net/tcp
+# Fields of a line in /proc/net/tcp.
+_ADDRESS = 1
+_STATE = 3
+_INODE = 9
 
 
 def _kernel_hex(address: bytes) -> str:
-    """As /proc/net/tcp writes it: words of 32 bits, each as a number of this machine."""
-    words = (address[place : place + 4] for place in range(0, len(address), 4))
-    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+    """Return the address as in /proc/net/tcp: 32-bit words, each a number in native byte order."""
+    digits = ""
+    for start in range(0, len(address), 4):
+        digits += f"{int.from_bytes(address[start : start + 4], sys.byteorder):08X}"
+    return digits
 
 
 _LOOPBACK = (
@@ -44,56 +49,63 @@ _ANY_ADDRESS = (_kernel_hex(bytes(4)), _kernel_hex(bytes(16)))
 
 
 def _listening_sockets(port: int) -> set[str]:
-    """The sockets, by inode, one of which gets what connects to this port of 127.0.0.1: those of the address itself,
-    or, where it has none, those of all addresses. Several share it where they asked for that (SO_REUSEPORT)."""
-    found: dict[str, set[str]] = defaultdict(set)
+    """Return the inodes of the sockets that may accept a connection to this port of 127.0.0.1.
+
+    They listen on the address itself, or on all addresses if no socket listens on it. Several
+    sockets can share a port (SO_REUSEPORT).
+    """
+    by_address: dict[str, set[str]] = defaultdict(set)
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):  # a kernel without IPv6
             for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
                 fields = line.split()
                 address, _, hex_port = fields[_ADDRESS].partition(":")
                 if fields[_STATE] == _LISTENING and int(hex_port, 16) == port:
-                    found[address].add(fields[_INODE])
-    return _at(found, _LOOPBACK) or _at(found, _ANY_ADDRESS)
+                    by_address[address].add(fields[_INODE])
+    return _at(by_address, _LOOPBACK) or _at(by_address, _ANY_ADDRESS)
 
 
-def _at(found: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
-    return set[str]().union(*(found.get(address, set()) for address in addresses))
+def _at(by_address: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
+    return set[str]().union(*(by_address.get(address, set()) for address in addresses))
 
 
 def _sockets_of(pids: Iterable[int]) -> set[str]:
-    """The inodes of all sockets that these processes have open."""
+    """Return the inodes of all sockets that these processes have open."""
     return set[str]().union(*map(_sockets, pids))
 
 
 def _describe_holders(inodes: set[str]) -> str:
-    """`process 123 (python3)`: who has one of these sockets open, as far as this user may see it."""
+    """Return who has one of these sockets open, for example `process 123 (python3)`."""
     for path in Path("/proc").glob("[0-9]*"):
         if inodes & _sockets(int(path.name)):
             with contextlib.suppress(OSError):
-                return f"process {path.name} ({(path / 'comm').read_text(encoding='utf-8', errors='replace').strip()})"
+                name = (path / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                return f"process {path.name} ({name})"
     return "a process of another user"
 
 
 def _sockets(pid: int) -> set[str]:
-    """Empty where it is gone, or another user's."""
-    found = set()
+    """Return the inodes of a process's sockets: none if it ended or belongs to another user."""
+    inodes = set()
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             with contextlib.suppress(OSError):  # closed in the meantime
-                target = os.readlink(entry.path)  # noqa: PTH115 - it is no path: "socket:[4711]"
+                target = os.readlink(entry.path)  # noqa: PTH115 - not a path: "socket:[4711]"
                 if target.startswith("socket:["):
-                    found.add(target.removeprefix("socket:[").removesuffix("]"))
-    return found
+                    inodes.add(target.removeprefix("socket:[").removesuffix("]"))
+    return inodes
 
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
-# The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
+# The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it. The remaining
+# time is for a busy machine.
 _STOP_TIMEOUT_S = 20.0
 _LOG_TAIL_BYTES = 256 * 1024
 _HEALTH_REQUEST_TIMEOUT_S = 5.0
-# A server that is ready at once is seen within 10 ms; one that takes minutes costs ten polls a second.
-_FIRST_POLL_S, _SLOWEST_POLL_S = 0.01, 0.1
+# A server that is ready at once is seen within 10 ms. One that takes minutes costs ten polls a
+# second.
+_FIRST_POLL_S = 0.01
+_SLOWEST_POLL_S = 0.1
 
 
 class ProcessEnded(Exception):
@@ -105,7 +117,10 @@ class ProcessEnded(Exception):
 
 
 class PortTaken(Exception):
-    """A process that is not ours listens on the engine's port; `holder` says which, such as `process 123 (python3)`."""
+    """A process that is not ours listens on the engine's port.
+
+    `holder` names it, for example `process 123 (python3)`.
+    """
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"{holder} listens there")
@@ -115,14 +130,14 @@ class PortTaken(Exception):
 class ServerProcess:
     """A running process tree. `pid` is its root: the command itself, not the guardian.
 
-    `guardian` is the process above it, and `mark` is what all of them carry.
+    `guardian` is the process above it, and `mark` is the mark that all of them inherit.
     """
 
     def __init__(
         self, leash: socket.socket, log_file: Path, guardian: "subprocess.Popen[bytes]", mark: str
     ) -> None:
-        """Raises OSError where the guardian ended before it had started anything."""
-        with leash.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
+        """Raise OSError if the guardian ended before it started anything."""
+        with leash.makefile("rb", buffering=0) as reader:  # unbuffered: later lines stay unread
             line = reader.readline()
         if not line:
             leash.close()
@@ -137,40 +152,45 @@ class ServerProcess:
         self._is_gone = False  # all of it, the guardian included
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number when a signal ended it, or its guardian."""
+        """Return the exit code, minus the signal's number if a signal ended it, or None if it runs.
+
+        If only the guardian's end is known, return the guardian's exit code.
+        """
         self._listen(0.0)
         if self._reported is None and self._is_gone:
             return self._guardian.wait()
         return self._reported
 
     def wait_for_the_rest(self) -> None:
-        """Once the engine has ended: until all that it started has, too, and has written what it had to say."""
+        """Wait, after the engine has ended, until all processes that it started have ended too.
+
+        Until then they may still write to the log.
+        """
         self._wait_until_gone(GRACE_S + KILL_S)
 
     def stop(self) -> None:
-        """Ends the whole tree and returns when nothing of it is left. Safe to call twice."""
+        """End the whole tree and return when no process of it is left. Safe to call twice."""
         if self._leash.fileno() < 0:
             return
-        self.exit_code()  # what is reported after this is about the end that we make
+        self.exit_code()  # later reports are about the end that we cause
         self._is_stopping = True
         self.thaw()  # a frozen process could not end by itself
         with contextlib.suppress(OSError):  # the other end may be gone already
-            self._leash.shutdown(
-                socket.SHUT_WR
-            )  # unlike close, seen even while a forked process holds a copy
+            # Unlike close, this is noticed even if a forked process holds a copy of the socket.
+            self._leash.shutdown(socket.SHUT_WR)
         try:
             if not self._wait_until_gone(_STOP_TIMEOUT_S):
                 raise TimeoutError
             self._end_orphans()
         except (subprocess.TimeoutExpired, TimeoutError):
             raise BitbenchError(
-                f"Process {self.pid} or one that it started cannot be killed and would disturb the next "
-                f"measurement. End it (a driver may block it), then repeat the command."
+                f"Process {self.pid} or one that it started cannot be killed and would disturb "
+                "the next measurement. End it (a driver may block it), then repeat the command."
             ) from None
         self._leash.close()
 
     def _end_orphans(self) -> None:
-        """End what is left where the guardian was killed before it had ended everything."""
+        """End the remaining processes if the guardian was killed before it had ended them."""
         if self._guardian.wait(_STOP_TIMEOUT_S) < 0:
             kill_left_over(lambda: marked(self._mark), _STOP_TIMEOUT_S)
 
@@ -181,45 +201,43 @@ class ServerProcess:
         return self._is_gone
 
     def _listen(self, timeout_s: float) -> None:
-        """Read what the guardian has to say, and wait so long for it. It closes the socket when it ends."""
-        if (
-            self._is_gone
-            or self._leash.fileno() < 0
-            or not select.select([self._leash], [], [], timeout_s)[0]
-        ):
+        """Wait for a report of the guardian and read it. Its end closes the socket."""
+        if self._is_gone or self._leash.fileno() < 0:
+            return
+        readable, _, _ = select.select([self._leash], [], [], timeout_s)
+        if not readable:
             return
         try:
-            said = self._leash.recv(64)
+            report = self._leash.recv(64)
         except OSError:
-            said = b""
-        self._is_gone = not said
-        if said and self._reported is None and not self._is_stopping:
-            self._reported = int(said.split()[0])
+            report = b""
+        self._is_gone = not report
+        if report and self._reported is None and not self._is_stopping:
+            self._reported = int(report.split()[0])
 
     def freeze(self) -> None:
-        """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
+        """Pause every process of the tree: they keep their memory and take no processor time."""
         stopped: set[int] = set()
-        while (
-            running := descendants(self._guardian.pid) - stopped
-        ):  # until none has been forked meanwhile
+        # Repeat until no process has been forked in the meantime.
+        while running := descendants(self._guardian.pid) - stopped:
             send_signal(running, signal.SIGSTOP)
             stopped |= running
 
     def thaw(self) -> None:
-        """Lets it go on. Safe to call when it is not frozen."""
+        """Resume every process of the tree. Safe to call if it is not frozen."""
         send_signal(descendants(self._guardian.pid), signal.SIGCONT)
 
     def listens_on(self, port: int) -> bool:
-        """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
-        reaches, or may reach, somebody else."""
+        """Return True if a connection to this loopback port reaches this tree, False if no process.
+
+        Raise PortTaken if it reaches, or may reach, another process.
+        """
         listening = _listening_sockets(port)
-        strange = listening - _sockets_of(
-            [self.pid]
-        )  # mostly the root itself; the whole tree is looked for in all /proc
-        strange = strange and strange - _sockets_of(descendants(self._guardian.pid))
-        if strange and strange <= _listening_sockets(
-            port
-        ):  # else it was closed, or handed over, in the meantime
+        strange = listening - _sockets_of([self.pid])  # usually the root itself listens
+        if strange:  # only now search the whole tree, which reads all of /proc
+            strange -= _sockets_of(descendants(self._guardian.pid))
+        # Look again: a socket may have been closed, or handed over, in the meantime.
+        if strange and strange <= _listening_sockets(port):
             raise PortTaken(_describe_holders(strange))
         return bool(listening)
 
@@ -227,7 +245,7 @@ class ServerProcess:
         return _text(self.log_file.read_bytes())
 
     def log_tail(self, lines: int = 40) -> tuple[str, ...]:
-        """The last lines of the log, without reading a long one as a whole."""
+        """Return the last lines of the log, without reading all of a long one."""
         with self.log_file.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
             return tuple(_text(file.read()).splitlines()[-lines:])
@@ -236,9 +254,10 @@ class ServerProcess:
 def launch_logged_process(
     command: Sequence[str], *, env: Mapping[str, str], log_file: Path
 ) -> ServerProcess:
-    """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
+    """Start a command in its own session, with `env` as its only environment variables.
 
-    It ends when `stop` is called or when this process is gone, whatever the reason.
+    Its output is appended to `log_file`. It ends when `stop` is called or when this process ends,
+    whatever the reason.
     """
     mark = new_mark()
     ours, theirs = socket.socketpair()
@@ -259,8 +278,10 @@ def launch_logged_process(
 
 
 def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> None:
-    """Blocks until GET `url` answers 200 and it is this process that answers; raises ProcessEnded, PortTaken or
-    TimeoutError."""
+    """Wait until GET `url` answers 200 and this process is the one that answers.
+
+    Raise ProcessEnded, PortTaken or TimeoutError.
+    """
     port = urlsplit(url).port or 0
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_POLL_S
@@ -290,7 +311,7 @@ def _answers(url: str) -> bool:
 def run_tool(
     command: Sequence[str | Path], *, folder: Path = NOWHERE
 ) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end without input; what it prints, on either way, is its `stdout`."""
+    """Run a tool to its end without input. The result's `stdout` includes its error stream."""
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -305,7 +326,7 @@ def run_tool(
 
 
 def run_logged_tool(command: Sequence[str | Path], log: IO[bytes], *, folder: Path) -> int:
-    """Run a tool to its end, with its output in the log; return its exit code."""
+    """Run a tool to its end, with its output in the log, and return its exit code."""
     return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -318,7 +339,7 @@ def run_logged_tool(command: Sequence[str | Path], log: IO[bytes], *, folder: Pa
 
 
 def free_port() -> int:
-    """A port of the loopback interface that was free a moment ago."""
+    """Return a port of the loopback interface that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

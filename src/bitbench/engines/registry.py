@@ -1,4 +1,4 @@
-"""Engines by name. Built-in and third-party ones come in the same way: the entry point group `bitbench.engines`."""
+"""Engines by name. Built-in and third-party ones use the entry point group `bitbench.engines`."""
 
 from importlib.metadata import EntryPoint, entry_points
 from typing import cast
@@ -13,7 +13,10 @@ GROUP = "bitbench.engines"
 
 
 def engine(name: str) -> Engine:
-    """An engine, ready to start instances; raises StudyFileError for one that does not exist or cannot be loaded."""
+    """Return an engine that is ready to start instances.
+
+    Raise StudyFileError if it does not exist or cannot be loaded.
+    """
     points = _points()
     if name not in points:
         hint = did_you_mean(name, tuple(points))
@@ -25,7 +28,7 @@ def engine(name: str) -> Engine:
 
 
 def engines() -> dict[str, Engine]:
-    """All that can be loaded, by name. One that cannot is skipped with a warning."""
+    """Return the engines by name. Skip an engine that cannot be loaded, with a warning."""
     loaded: dict[str, Engine] = {}
     for name, point in _points().items():
         try:
@@ -36,23 +39,30 @@ def engines() -> dict[str, Engine]:
 
 
 def registered_engines_of(study: Study) -> dict[str, Engine]:
-    """By name; raises StudyFileError with the place in the study of one that does not exist or cannot be loaded."""
-    found: dict[str, Engine] = {}
+    """Return the study's engines by name.
+
+    Raise StudyFileError, with its position in the study, for an engine that does not exist or
+    cannot be loaded.
+    """
+    by_name: dict[str, Engine] = {}
     for index, setup in enumerate(study.engines):
-        if setup.engine not in found:
+        if setup.engine not in by_name:
             try:
-                found[setup.engine] = engine(setup.engine)
+                by_name[setup.engine] = engine(setup.engine)
             except StudyFileError as error:
                 raise StudyFileError(str(error), ("engines", index)) from error
-    return found
+    return by_name
 
 
 def _points() -> dict[str, EntryPoint]:
-    """By name, sorted; of two with one name the first. Reads the metadata of every installed package."""
-    found: dict[str, EntryPoint] = {}
+    """Return the entry points by name, sorted. The first of two with the same name counts.
+
+    This reads the metadata of every installed package.
+    """
+    by_name: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
-        found.setdefault(point.name, point)
-    return dict(sorted(found.items()))
+        by_name.setdefault(point.name, point)
+    return dict(sorted(by_name.items()))
 
 
 def _load(point: EntryPoint) -> Engine:

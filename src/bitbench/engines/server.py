@@ -1,7 +1,7 @@
-"""What every engine that is an HTTP server shares: start, wait until ready, say why it died (the kernel's memory
-killer included), stop.
+"""The parts that all engines with an HTTP server share: launch, readiness, cause of an end, stop.
 
-An engine's own file says the rest: command line, environment variables, endpoint, and how to read its log.
+The cause may be the kernel's out-of-memory killer. An engine's own file has the rest: command line,
+environment variables, endpoint, and how to read its log.
 """
 
 import contextlib
@@ -34,18 +34,28 @@ from bitbench.util.units import show_duration
 _VMSTAT = Path("/proc/vmstat")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
+# By the file that counts a group's events: the files with its limit and its use.
+_MEMORY_FILES = {
+    "memory.events": ("memory.max", "memory.current"),
+    "memory.oom_control": ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+}
+_INACTIVE_FILE = re.compile(r"^(?:total_)?inactive_file (\d+)$", re.MULTILINE)
 
 
 def count_oom_kills() -> int:
-    """A number that grows with each kill on this machine or in our control group; only its growth means anything.
+    """Return a counter that grows with each OOM kill on this machine or in our control group.
 
-    The machine's count includes the group's, but a container may show only one of them.
+    Only its growth has a meaning. The machine's count includes the group's, but a container may
+    show only one of them.
     """
     return sum(_counted(path) for path in (_VMSTAT, *_group_files()))
 
 
 def _group_files() -> Iterator[Path]:
-    """Where our own control group counts: cgroup 2 in memory.events, cgroup 1 in memory.oom_control."""
+    """Yield the files that count the events of our control group.
+
+    cgroup 2 uses memory.events, cgroup 1 uses memory.oom_control.
+    """
     try:
         lines = _OWN_GROUPS.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -59,47 +69,51 @@ def _group_files() -> Iterator[Path]:
 
 
 def memory_of_groups() -> Iterator[tuple[int, int]]:
-    """The limit and the use, in bytes, of our own control group and of those around it, where there is a limit. What is
-    kept of files and can be dropped is not in use."""
-    names = {"memory.events": ("memory.max", "memory.current")}
+    """Yield the limit and the use, in bytes, of our control group and its parents.
+
+    Groups without a limit are left out. Cached files that the kernel can drop do not count as use.
+    """
     for events in _group_files():
-        limit, used = names.get(events.name, ("memory.limit_in_bytes", "memory.usage_in_bytes"))
-        for folder in takewhile(lambda place: place != _GROUPS.parent, events.parents):
-            with contextlib.suppress(OSError, ValueError):  # none there, or `max`
-                most, taken = (
-                    int((folder / name).read_text(encoding="ascii")) for name in (limit, used)
-                )
-                found = re.search(
-                    r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.M
-                )
-                yield most, taken - (int(found[1]) if found else 0)
+        limit_file, usage_file = _MEMORY_FILES[events.name]
+        for folder in takewhile(lambda folder: folder != _GROUPS.parent, events.parents):
+            with contextlib.suppress(OSError, ValueError):  # no such file, or no limit: `max`
+                limit = int((folder / limit_file).read_text(encoding="ascii"))
+                used = int((folder / usage_file).read_text(encoding="ascii"))
+                if droppable := _INACTIVE_FILE.search((folder / "memory.stat").read_text()):
+                    used -= int(droppable[1])
+                yield limit, used
 
 
 def _counted(path: Path) -> int:
-    """0 where the file is missing, or has no such line."""
+    """Return the file's number of OOM kills, or 0 if it has none or does not exist."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    for line in lines:
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return 0
 
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
-_SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
-# What torch, CUDA, vLLM, SGLang, llama.cpp, C++ and Python say when memory ran out.
+_SHOWN_BEFORE = 8  # log lines before the one with the cause
+_SHOWN_AFTER = 3  # from that line on
+# Messages of torch, CUDA, vLLM, SGLang, llama.cpp, C++ and Python when memory ran out.
 _OUT_OF_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate memory|not enough memory)"
     r"|OutOfMemoryError|CUDA out of memory|CUDA error: out of memory"
     r"|No available memory for the cache blocks|Failed to load model - not enough GPU memory"
     r"|Free memory on device .* on startup is less than desired GPU memory utilization"
-    r"|^RuntimeError: Not enough memory\. Please try to increase|^(RuntimeError: )?(Prefill|Decode) out of memory\."
+    r"|^RuntimeError: Not enough memory\. Please try to increase"
+    r"|^(RuntimeError: )?(Prefill|Decode) out of memory\."
     r"|KV cache is needed, which is larger than the available KV cache memory"
     r"|failed to allocate (\w+ ){0,2}buffer|unable to allocate \S+ buffer"
     r"|[Cc]annot allocate memory|std::bad_alloc|^MemoryError\b"
 )
-# What asyncio, the C library and llama.cpp say when another process has the port.
+# Messages of asyncio, the C library and llama.cpp when another process has the port.
 _NO_PORT = re.compile(r"[Aa]ddress already in use|couldn't bind HTTP server socket")
-# A process does not do these to itself: a person, a supervisor or the kernel sends them.
+# A process does not send these to itself: a person, a supervisor or the kernel does.
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 _EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b:? ?.*")
 NOTHING = re.compile(r"(?!)")
@@ -107,13 +121,15 @@ _FACTS = "bitbench-facts: "  # begins the line in which a server in `workers/` p
 
 
 def printed_server_facts(lines: Iterable[str]) -> dict[str, Json]:
-    """What a server of our own says of itself in its log; empty where that line is missing."""
-    line = next((line for line in lines if line.startswith(_FACTS)), None)
-    return {} if line is None else dict(json.loads(line.removeprefix(_FACTS)))
+    """Return the facts that a server of ours prints into its log, or {} if that line is missing."""
+    for line in lines:
+        if line.startswith(_FACTS):
+            return dict(json.loads(line.removeprefix(_FACTS)))
+    return {}
 
 
 class EngineDefaults:
-    """What holds for a `ports.Engine` that says nothing else."""
+    """The defaults of a `ports.Engine`, for engines that do not override them."""
 
     environment: str | None = None
     own_environment: Environment | None = None
@@ -130,7 +146,7 @@ class EngineDefaults:
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """One server to start. The key may be in `env`, never in `command`, which is recorded."""
+    """One server to start. `command` is recorded, so the key may be in `env` but never there."""
 
     command: Sequence[str]
     env: Mapping[str, str]
@@ -138,13 +154,11 @@ class ServerPlan:
     log_file: Path
     read_facts: Callable[[str], InstanceFacts]  # from the log of a server that is ready
     ready_path: str = "/health"  # answers 200 once requests may come, and costs little to ask
-    unsupported: re.Pattern[str] = NOTHING  # what the engine says when it cannot run something
-    ends_itself: re.Pattern[str] = (
-        NOTHING  # what it says before it kills itself: then SIGKILL came from nobody else
-    )
-    message_of: Callable[[str], str] = (
-        str  # a log line without the engine's own time stamps and process names
-    )
+    unsupported: re.Pattern[str] = NOTHING  # the engine's messages when it cannot run something
+    # The engine's messages before it kills itself: a SIGKILL after one came from nobody else.
+    ends_itself: re.Pattern[str] = NOTHING
+    # Strips the engine's own time stamps and process names from a log line.
+    message_of: Callable[[str], str] = str
 
 
 class ServerInstance:
@@ -163,10 +177,9 @@ class ServerInstance:
         return self._process.pid
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
+        url = f"{self._plan.endpoint.url}{self._plan.ready_path}"
         try:
-            wait_until_listening(
-                self._process, f"{self._plan.endpoint.url}{self._plan.ready_path}", timeout_s
-            )
+            wait_until_listening(self._process, url, timeout_s)
         except ProcessEnded as ended:
             raise InstanceFailed(self._stranger() or self._explain(ended.exit_code)) from None
         except PortTaken as taken:
@@ -178,9 +191,8 @@ class ServerInstance:
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
-        facts = self._plan.read_facts(
-            text_without_key(self._process.log(), self._plan.endpoint.api_key)
-        )
+        log = text_without_key(self._process.log(), self._plan.endpoint.api_key)
+        facts = self._plan.read_facts(log)
         return facts.model_copy(update={"command": _shown_command(self._plan)})
 
     def failure(self) -> Failure | None:
@@ -206,7 +218,7 @@ class ServerInstance:
         ]
 
     def _stranger(self) -> Failure | None:
-        """A failure where another process listens on its port."""
+        """Return a failure if another process listens on the engine's port, else None."""
         try:
             self._process.listens_on(urlsplit(self._plan.endpoint.url).port or 0)
         except PortTaken as taken:
@@ -217,14 +229,18 @@ class ServerInstance:
         return self._disturbed(f"Not this engine but {holder} listens on its port.")
 
     def _explain(self, exit_code: int) -> Failure:
-        """The cause of an end; found once, since what is around it changes."""
+        """Return the cause of the end. It is determined once, since the machine changes later."""
         if self._death is None:
             self._process.wait_for_the_rest()
             self._death = self._cause_of(exit_code)
         return self._death
 
     def _cause_of(self, exit_code: int) -> Failure:
-        """Lack of memory first, then what the engine says it cannot do, what others did to it, and what it said."""
+        """Return why the process ended.
+
+        Lack of memory comes first, then what the engine cannot run, then disturbances from
+        outside, and last the engine's own errors.
+        """
         lines = self._messages()
         if self._was_stopped:
             return _failure(Outcome.CRASHED, "It was stopped by bitbench.", lines, len(lines))
@@ -233,48 +249,43 @@ class ServerInstance:
             (Outcome.UNSUPPORTED, self._plan.unsupported),
             (Outcome.DISTURBED, _NO_PORT),
         ):
-            place = _first(pattern.search, lines)
-            if place < len(lines):
-                return _failure(outcome, lines[place].strip(), lines, place)
-        if count_oom_kills() > self._kernel_kills and not any(
-            map(self._plan.ends_itself.search, lines)
-        ):
-            killed = (
-                "It"
-                if exit_code == -signal.SIGKILL
-                else "It ended after one of this machine's processes"
-            )
-            return _failure(
-                Outcome.OOM,
-                f"{killed} was killed by the kernel's out-of-memory killer.",
-                lines,
-                len(lines),
-            )
+            index = _first(pattern.search, lines)
+            if index < len(lines):
+                return _failure(outcome, lines[index].strip(), lines, index)
+        ended_itself = any(map(self._plan.ends_itself.search, lines))
+        if count_oom_kills() > self._kernel_kills and not ended_itself:
+            killed = "It ended after one of this machine's processes"
+            if exit_code == -signal.SIGKILL:
+                killed = "It"
+            cause = f"{killed} was killed by the kernel's out-of-memory killer."
+            return _failure(Outcome.OOM, cause, lines, len(lines))
         if (fault := machine_faults.disk_fault(self._plan.log_file.parent)) is not None:
             return self._disturbed(f"It ended when nothing more could be written: {fault}.")
         return self._crash(exit_code, lines)
 
     def _crash(self, exit_code: int, lines: Sequence[str]) -> Failure:
-        """The first exception is the root; those after it report that another process died."""
-        place = _first(_EXCEPTION.match, lines)
+        """Return a failure with the root cause: the first exception in the log.
+
+        Later exceptions report only that another process died.
+        """
         ended = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
-        if place < len(lines):
-            outcome = (
-                Outcome.DISTURBED if machine_faults.SAID.search(lines[place]) else Outcome.CRASHED
-            )
-            return _failure(outcome, f"It ended with {ended}: {lines[place].strip()}", lines, place)
-        place = _first(self._plan.ends_itself.search, lines)
-        if place < len(lines):
-            return _failure(
-                Outcome.CRASHED, f"It ended with {ended}: {lines[place].strip()}", lines, place
-            )
+        outcome = Outcome.CRASHED
+        index = _first(_EXCEPTION.match, lines)
+        if index < len(lines):
+            if machine_faults.SAID.search(lines[index]):
+                outcome = Outcome.DISTURBED
+        else:
+            index = _first(self._plan.ends_itself.search, lines)
+        if index < len(lines):
+            cause = f"It ended with {ended}: {lines[index].strip()}"
+            return _failure(outcome, cause, lines, index)
         if -exit_code in _FROM_OUTSIDE:
             return self._disturbed(
-                f"It was killed by {ended} from outside: the kernel reports no lack of memory, and its log no error."
+                f"It was killed by {ended} from outside: "
+                "the kernel reports no lack of memory, and its log no error."
             )
-        return _failure(
-            Outcome.CRASHED, f"It ended with {ended}; its log gives no reason.", lines, place
-        )
+        cause = f"It ended with {ended}; its log gives no reason."
+        return _failure(outcome, cause, lines, index)
 
     def _disturbed(self, cause: str) -> Failure:
         lines = self._messages()
@@ -282,16 +293,20 @@ class ServerInstance:
 
 
 def _first(matches: Callable[[str], object], lines: Sequence[str]) -> int:
-    """The number of the first line that does, or how many there are."""
-    return next((number for number, line in enumerate(lines) if matches(line)), len(lines))
+    """Return the index of the first line that matches, or the number of lines if none does."""
+    for index, line in enumerate(lines):
+        if matches(line):
+            return index
+    return len(lines)
 
 
 def _shown_command(plan: ServerPlan) -> tuple[str, ...]:
-    """The command as it would be on any machine: without folders, and the same for every instance."""
+    """Return the command without folders and port: the same on any machine and in any instance."""
     port = str(urlsplit(plan.endpoint.url).port)
     return tuple(re.sub(r"(^|=)/\S*/", r"\1", word).replace(port, "PORT") for word in plan.command)
 
 
-def _failure(outcome: Outcome, cause: str, lines: Sequence[str], place: int) -> Failure:
-    around = lines[max(0, place - _SHOWN_BEFORE) : place + _SHOWN_AFTER]
+def _failure(outcome: Outcome, cause: str, lines: Sequence[str], index: int) -> Failure:
+    """Return a failure that quotes the log lines around `index`."""
+    around = lines[max(0, index - _SHOWN_BEFORE) : index + _SHOWN_AFTER]
     return Failure(outcome=outcome, cause=printable(cause), log_lines=tuple(map(printable, around)))

@@ -1,8 +1,8 @@
-"""SGLang: its own server with the study's arguments, started by `workers/sglang_server.py`, and what its log says as
-facts.
+"""SGLang: its server with the study's arguments, and the facts in its log.
 
-Written against 0.5.23; a line that is not found leaves its fact undefined. On a CPU it computes with torch. Its CUDA
-part is written after its source: not yet run on a GPU.
+`workers/sglang_server.py` starts it. Written against 0.5.23. A fact stays undefined if its log line
+is missing. On a CPU it computes with torch. The CUDA part follows SGLang's source: not yet run on a
+GPU.
 """
 
 import ast
@@ -36,70 +36,81 @@ _LOADED = re.compile(
     r"^Load weight end\. elapsed=([\d.]+) s, .*?(?:quant=([\w-]+), .*)?mem usage=(-?[\d.]+) GB"
 )
 _KV_CACHE = re.compile(
-    r"KV [Cc]ache (?:is )?allocated\. dtype: torch\.(\w+), #tokens: (\d+), (?:K size: ([\d.]+) GB, V size|KV size): "
-    r"([\d.]+) GB"
+    r"KV [Cc]ache (?:is )?allocated\. dtype: torch\.(\w+), #tokens: (\d+), "
+    r"(?:K size: ([\d.]+) GB, V size|KV size): ([\d.]+) GB"
 )
 _ALL_TOKENS = re.compile(r"^max_total_num_tokens=(\d+)")
 _CAPTURED = re.compile(r"^Capture .* end\. .*elapsed=([\d.]+) s")
-# Said on a CPU where its own kernels are not used, whether they are installed or not.
+# Printed on a CPU when its own kernels are not used, whether they are installed or not.
 _WITHOUT_OWN = re.compile(r"only intel amx backend and arm64 are supported")
 _CORES = re.compile(r"^init_threads_binding: .*local_omp_cpuid=([\d,-]+)")
 _RANKS = ("tp_size", "pp_size")
 
-# Of a number in the KV cache; other types keep scales besides and are left undefined.
+# Bytes of a number in the KV cache. Other types also store scales and are left undefined.
 _VALUE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
-# A start that ends with one of these is not a crash: SGLang says that it cannot run this. On a CPU it asks for the
-# capability of a GPU before it loads a compressed-tensors checkpoint.
+# A start that ends with one of these is not a crash: SGLang reports that it cannot run this. On a
+# CPU it asks for the capability of a GPU before it loads a compressed-tensors checkpoint.
 UNSUPPORTED = re.compile(
     r"^AssertionError: (Torch not compiled with CUDA enabled|\w+ on CPU (only works on|requires))"
     r"|^sglang serve: error: "
     r"|is greater than the derived context_length"
-    r"|^(ValueError|NotImplementedError|KeyError|AssertionError|RuntimeError): .*(not supported|[Uu]nsupported"
+    r"|^(ValueError|NotImplementedError|KeyError|AssertionError|RuntimeError): "
+    r".*(not supported|[Uu]nsupported"
     r"|not support|not implemented|[Uu]nknown quantization|must be divisible|not divisible)"
     r"|^NotImplementedError"
 )
-# The parent kills itself by SIGKILL when one of its processes ended like this: it is not somebody else's doing.
+# The parent kills itself by SIGKILL after one of its processes ended like this: no other process
+# killed it.
 ENDS_ITSELF = re.compile(
     r" hit an exception: Traceback|^Subprocess \S+ .*crashed with exit code (?!-9\b|-15\b)"
 )
 
 
 def sglang_log_message(line: str) -> str:
-    """A log line without the time and the rank."""
+    """Return a log line without the time and the rank."""
     return _PREFIX.sub("", line, count=1)
 
 
 def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
+    """Return the facts of an instance that its log states."""
     messages = [sglang_log_message(line) for line in log.splitlines()]
-    said, arguments = printed_server_facts(messages), _arguments(messages)
-    loaded = _first(_LOADED, messages)
+    printed = printed_server_facts(messages)
+    arguments = _arguments(messages)
+    on_cpu = arguments.get("device") == "cpu"
+    lacks_kernels = printed.get("own_kernels") is False or bool(_first(_WITHOUT_OWN, messages))
+    by_torch = on_cpu and lacks_kernels
+    quantization: str | None = None
+    weight_bytes: int | None = None
+    weight_load_s: float | None = None
+    if loaded := _first(_LOADED, messages):
+        quantization = loaded[2]
+        weight_load_s = float(loaded[1])
+        # On a CPU it is the change of the machine's free memory, to which all processes contribute.
+        if not on_cpu:
+            weight_bytes = _bytes_of_all_ranks(float(loaded[3]), arguments)
     cache = _last(_KV_CACHE, messages)
-    tokens = _last(_ALL_TOKENS, messages)
     value_bytes = _VALUE_BYTES.get(cache[1]) if cache else None
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
+    tokens = _last(_ALL_TOKENS, messages)
     kv_tokens = int(tokens[1]) if tokens else None
-    on_cpu = arguments.get("device") == "cpu"
-    by_torch = on_cpu and (
-        said.get("own_kernels") is False or _first(_WITHOUT_OWN, messages) is not None
-    )
-    captured = [float(found[1]) for found in map(_CAPTURED.match, messages) if found]
-    choices = _choices(arguments, loaded[2] if loaded else None, cache, by_torch=by_torch)
-    caching = arguments.get("disable_radix_cache")
+    captures = filter(None, map(_CAPTURED.match, messages))
+    capture_times = [float(capture[1]) for capture in captures]
+    compile_s = sum(capture_times) if capture_times else None
+    choices = _choices(arguments, quantization, cache, by_torch=by_torch)
+    caching_is_off = arguments.get("disable_radix_cache")
+    prefix_caching = None if caching_is_off is None else not caching_is_off
     return InstanceFacts(
-        engine_version=said.get("engine_version"),
+        engine_version=printed.get("engine_version"),
         kernels=tuple(choice.shown for choice in choices),
         kernel_choices=choices,
-        # On a CPU it is the difference of what was free on the machine, in which everybody else has a part.
-        weight_bytes_loaded=None
-        if on_cpu or not loaded
-        else _bytes_of_all_ranks(float(loaded[3]), arguments),
+        weight_bytes_loaded=weight_bytes,
         kv_cache_bytes=_kv_cache_bytes(kv_tokens, per_token, cache, arguments),
         kv_cache_tokens=kv_tokens,
         kv_bytes_per_token=per_token,
-        weight_load_s=float(loaded[1]) if loaded else None,
-        compile_s=sum(captured) if captured else None,
-        prefix_caching=None if caching is None else not caching,
+        weight_load_s=weight_load_s,
+        compile_s=compile_s,
+        prefix_caching=prefix_caching,
         notes=tuple(_notes(messages, by_torch=by_torch)),
         warnings=slowness_warnings(messages),
     )
@@ -108,12 +119,12 @@ def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
 def _notes(messages: list[str], *, by_torch: bool) -> Iterator[str]:
     if by_torch:
         yield (
-            "SGLang computes with torch here, not with kernels of its own: those for a CPU need AMX, and a build that "
-            "no package index has"
+            "SGLang computes with torch here, not with kernels of its own: "
+            "those for a CPU need AMX, and a build that no package index has"
         )
     if cores := _first(_CORES, messages):
-        changed = "`env: {SGLANG_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
-        yield f"SGLang computes on CPU {cores[1]}; {changed}"
+        advice = "`env: {SGLANG_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
+        yield f"SGLang computes on CPU {cores[1]}; {advice}"
 
 
 def _choices(
@@ -123,27 +134,27 @@ def _choices(
     *,
     by_torch: bool,
 ) -> tuple[KernelChoice, ...]:
-    """SGLang names the backend of its attention; of the linear layers only the format that they are stored in."""
-    attention = arguments.get("attention_backend")
-    found = (
-        [KernelChoice(kind="attention", kernel=str(attention), source="log")] if attention else []
-    )
+    """Return the attention's backend and the format of the linear layers.
+
+    SGLang does not name the kernels of linear layers.
+    """
+    choices = []
+    if attention := arguments.get("attention_backend"):
+        choices.append(KernelChoice(kind="attention", kernel=str(attention), source="log"))
     if quantization:
-        found.append(KernelChoice(kind="linear", kernel=quantization, source="log"))
+        choices.append(KernelChoice(kind="linear", kernel=quantization, source="log"))
     elif arguments and arguments.get("quantization") is None:
-        dtype = _dtype(arguments, cache)
-        by = " (torch, not SGLang's kernels)" if by_torch else ""
-        found.append(
-            KernelChoice(
-                kind="linear", kernel=f"dense {dtype}{by}", path=KernelPath.DENSE, source="log"
-            )
-        )
-    return tuple(found)
+        kernel = f"dense {_dtype(arguments, cache)}"
+        if by_torch:
+            kernel += " (torch, not SGLang's kernels)"
+        path = KernelPath.DENSE
+        choices.append(KernelChoice(kind="linear", kernel=kernel, path=path, source="log"))
+    return tuple(choices)
 
 
 def _dtype(arguments: Mapping[str, Json], cache: re.Match[str] | None) -> str:
-    asked = str(arguments.get("dtype", "auto"))
-    return cache[1] if asked == "auto" and cache else asked
+    requested = str(arguments.get("dtype", "auto"))
+    return cache[1] if requested == "auto" and cache else requested
 
 
 def _kv_cache_bytes(
@@ -152,27 +163,32 @@ def _kv_cache_bytes(
     cache: re.Match[str] | None,
     arguments: Mapping[str, Json],
 ) -> int | None:
-    """Exact where the model's shape is known; SGLang rounds to hundredths of a GiB."""
+    """Return the exact size if the model's shape is known, else SGLang's hundredths of a GiB."""
     if tokens is not None and per_token is not None:
         return tokens * per_token
-    return _bytes_of_all_ranks(float(cache[3] or 0) + float(cache[4]), arguments) if cache else None
+    if cache is None:
+        return None
+    return _bytes_of_all_ranks(float(cache[3] or 0) + float(cache[4]), arguments)
 
 
 def _bytes_of_all_ranks(gib: float, arguments: Mapping[str, Json]) -> int:
-    """SGLang says it of one rank, and calls a GiB a GB; ranks are even."""
+    """Return the bytes of all ranks from one rank's GiB, which SGLang calls GB. Ranks are equal."""
     return round(gib * 2**30) * math.prod(int(arguments.get(name) or 1) for name in _RANKS)
 
 
 def _arguments(messages: list[str]) -> dict[str, Json]:
-    """All that it was resolved to, which it prints as Python writes a dict; empty where a value is no plain one."""
+    """Return the resolved arguments that SGLang prints as a Python dict.
+
+    Return {} if they are missing or contain a value that is not a literal.
+    """
     line = next((message for message in messages if message.startswith(_ARGUMENTS)), None)
     if line is None:
         return {}
     try:
-        found = ast.literal_eval(line.removeprefix(_ARGUMENTS))
+        arguments = ast.literal_eval(line.removeprefix(_ARGUMENTS))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def _first(pattern: re.Pattern[str], messages: list[str]) -> re.Match[str] | None:
@@ -186,22 +202,25 @@ def _last(pattern: re.Pattern[str], messages: list[str]) -> re.Match[str] | None
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "sglang_server.py"
 _MODEL_NAME = "model"
-# Beyond the longest request: SGLang refuses an input that leaves fewer than 6 tokens of the context.
+# Tokens beyond the longest request: SGLang refuses an input that leaves fewer than 6 tokens of the
+# context.
 _CONTEXT_MARGIN = 16
-_PAGE = 128  # tokens; the largest page of its attention backends, and each request may leave its last one almost empty
-# Other names of the same arguments; SGLang knows both.
+# Tokens of the largest page of its attention backends. Each request may leave its last page almost
+# empty.
+_PAGE = 128
+# Other names of the same arguments. SGLang accepts both.
 _ALIASES = {
     "tensor-parallel-size": "tp-size",
     "pipeline-parallel-size": "pp-size",
     "data-parallel-size": "dp-size",
 }
 _PARALLEL = tuple(_ALIASES.values())
-# Plain `fp8`, as vLLM spells it, is refused.
+# SGLang refuses vLLM's name `fp8`.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     name: {"kv-cache-dtype": name}
     for name in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4")
 }
-# At `/metrics`, which needs no key. A counter appears with the first thing that it counts.
+# At `/metrics`, which needs no key. A counter appears with the first event that it counts.
 _METRICS = {
     "queue_s": "sglang:queue_time_seconds",
     "waiting": "sglang:num_queue_reqs",
@@ -219,8 +238,10 @@ class SglangEngine(EngineDefaults):
     own_environment: Environment | None = Environment(
         name="sglang",
         locks={"cpu": _PINNED / "sglang-cpu.txt", "cuda": _PINNED / "sglang-cuda.txt"},
-        # What the worker does to make SGLang importable lasts as long as `worker`.
-        import_check=f"import runpy; worker = runpy.run_path({str(_SERVER)!r}); import sglang.launch_server",
+        # The worker makes SGLang importable for as long as `worker` exists.
+        import_check=(
+            f"import runpy; worker = runpy.run_path({str(_SERVER)!r}); import sglang.launch_server"
+        ),
         main_packages=(
             "sglang",
             "sglang-kernel",
@@ -238,17 +259,17 @@ class SglangEngine(EngineDefaults):
     metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        return refuse_context_argument(setup, "context-length", workload) or refuse_long_context(
-            variant, workload
-        )
+        reason = refuse_context_argument(setup, "context-length", workload)
+        return reason or refuse_long_context(variant, workload)
 
     def can_freeze(self, setup: EngineSetup) -> bool:
-        """Not where several devices work together: their processes watch each other's pulse."""
+        """Return False if several devices work together: their processes watch each other."""
         chosen = _named_once(spelled_arguments(setup.args))
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def start(self, launch: Launch) -> Instance:
-        port, key = free_port(), random_key()
+        port = free_port()
+        key = random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -271,8 +292,12 @@ class SglangEngine(EngineDefaults):
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
-    """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
-    python, model = launch.required_python("SGLang"), launch.required_model("SGLang")
+    """Return the server's command: our defaults, overridden by the study's arguments.
+
+    It contains no secret.
+    """
+    python = launch.required_python("SGLang")
+    model = launch.required_model("SGLang")
     chosen = _named_once(spelled_arguments(launch.setup.args))
     defaults: dict[str, Argument] = {
         "dtype": launch.dtype or "bfloat16",
@@ -284,7 +309,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "skip-server-warmup": True,  # bitbench's own warm-up is measured
     }
     if "mem-fraction-static" not in chosen:
-        # Without a number SGLang takes, and on a CPU really touches, most of the memory that is free.
+        # Without a limit SGLang takes, and on a CPU really touches, most of the free memory.
         defaults["max-total-tokens"] = launch.cached_tokens(_PAGE, _CONTEXT_MARGIN)
     fixed: dict[str, Argument] = {
         "model-path": str(model),
@@ -293,7 +318,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "port": port,
     }
     options = {**defaults, **chosen, **fixed}
-    # SGLang has switches to turn something on, and none to turn it off.
+    # SGLang has switches to turn options on, but not to turn them off.
     given = {name: value for name, value in options.items() if value is not False}
     return isolated_command(python, _SERVER, *command_words(given))
 
@@ -302,11 +327,12 @@ def sglang_variables(launch: Launch, key: str) -> dict[str, str]:
     return {
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "GLOO_SOCKET_IFNAME": "lo",  # else its processes also listen where the machine's name leads
+        "GLOO_SOCKET_IFNAME": "lo",  # else its processes also listen at the machine's own address
         **launch.setup.env,
         "BITBENCH_API_KEY": key,
     }
 
 
 def _named_once(options: dict[str, Argument]) -> dict[str, Argument]:
+    """Return the options under one of the two names that some of them have."""
     return {_ALIASES.get(name, name): value for name, value in options.items()}

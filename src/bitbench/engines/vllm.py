@@ -1,7 +1,6 @@
-"""vLLM: its own OpenAI server, as `pip install` gives it, with the study's arguments, and what its log says as
-facts.
+"""vLLM: its OpenAI server with the study's arguments, and the facts in its log.
 
-Written against 0.32; a line that is not found leaves its fact undefined.
+Written against 0.32. A fact stays undefined if its log line is missing.
 """
 
 import json
@@ -42,13 +41,15 @@ _PREFIX = re.compile(
 )
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
 _KERNEL = re.compile(
-    r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b|Using .+ MoE backend\b)"
+    r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b"
+    r"|Using .+ MoE backend\b)"
 )
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _CONFIGURATION = re.compile(r"V1 LLM engine .* with config: (.*)")
 _MODEL_GIB = re.compile(r"Model loading took ([\d.]+) GiB")
 _KV_GIB = re.compile(
-    r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache|Available KV cache memory: ([\d.]+) GiB"
+    r"(?:Explicitly|Auto) set \(([\d.]+)/[\d.]+\) GiB for KV cache"
+    r"|Available KV cache memory: ([\d.]+) GiB"
     r"|reserved ([\d.]+) GiB memory for KV Cache as specified by kv_cache_memory_bytes"
 )
 _WEIGHTS = re.compile(r"Loading weights took ([\d.]+) seconds")
@@ -66,95 +67,113 @@ _NO_FLASHINFER = re.compile(
 _QUANTIZED = re.compile(r"\bquantization=(?!None\b)([\w-]+)")
 _MISSING_PRELOAD = re.compile(r"(lib\w+) is not found in LD_PRELOAD")
 
-# Of a number in the KV cache, by vLLM's names; its other formats keep scales besides and are left undefined.
+# Bytes of a number in the KV cache, by vLLM's names. Its other formats also store scales and are
+# left undefined.
 _VALUE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
 
-# A start that ends with one of these is not a crash: vLLM says that it cannot run this. The line of a kernel that
-# refuses comes before the generic ones, so that the cause names the quantization type.
+# A start that ends with one of these is not a crash: vLLM reports that it cannot run this. The line
+# of a kernel that refuses comes before the generic ones, so that the cause names the quantization.
 UNSUPPORTED = re.compile(
     r"cannot implement due to: Quant type"
     r"|Bfloat16 is only supported on GPUs with compute capability"
     r"|^RuntimeError: Int8 not supported on SM\d+"
     r"|Quantization scheme is not supported for the current GPU"
     r"|The quantization method .* is not supported for the current GPU"
-    r"|Failed to find a kernel that can implement the (?!WNA16).* layer"  # of WNA16 a line of its own says more
+    # For WNA16, a line of its own says more.
+    r"|Failed to find a kernel that can implement the (?!WNA16).* layer"
     r"|No compressed-tensors compatible scheme was found"
     r"|No valid attention backend found for"
     r"|no kernel image is available for execution on the device"
     r"|is greater than the derived max_model_len"
     r"|^api_server\.py: error: "
-    r"|^(ValueError|NotImplementedError|KeyError): .*(not supported|[Uu]nsupported|not support|not implemented"
-    r"|[Uu]nknown quantization|must be divisible|not divisible)"
+    r"|^(ValueError|NotImplementedError|KeyError): .*(not supported|[Uu]nsupported|not support"
+    r"|not implemented|[Uu]nknown quantization|must be divisible|not divisible)"
     r"|^NotImplementedError"
     r"|^\s*Value error, .*(not supported|[Uu]nsupported|not support|[Uu]nknown quantization)"
 )
 
 
 def vllm_log_message(line: str) -> str:
-    """A log line without the name of the process, the level, the time and the place."""
+    """Return a log line without the name of the process, the level, the time and the source."""
     return _PREFIX.sub("", line, count=1)
 
 
 def read_vllm_facts(log: str, model: ModelFacts) -> InstanceFacts:
+    """Return the facts of an instance that its log states."""
     messages = [vllm_log_message(line) for line in log.splitlines()]
     configuration = first_log_match(_CONFIGURATION, messages) or ""
-    value_bytes = _kv_value_bytes(configuration)
-    tokens = first_log_match(_KV_TOKENS, messages)
     caching = first_log_match(_PREFIX_CACHING, messages)
+    prefix_caching = caching == "True" if caching else None
+    model_gib = first_log_match(_MODEL_GIB, messages)
+    cache_gib = first_log_match(_KV_GIB, messages)
     return InstanceFacts(
         engine_version=first_log_match(_VERSION, messages),
         kernels=_kernels(messages),
         kernel_choices=read_choices(messages),
-        weight_bytes_loaded=_bytes_of_all_ranks(
-            first_log_match(_MODEL_GIB, messages), configuration
-        ),
-        kv_cache_bytes=_bytes_of_all_ranks(first_log_match(_KV_GIB, messages), configuration),
-        kv_cache_tokens=int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration)
-        if tokens
-        else None,
-        kv_bytes_per_token=model.kv_bytes_per_token(value_bytes) if value_bytes else None,
+        weight_bytes_loaded=_bytes_of_all_ranks(model_gib, configuration),
+        kv_cache_bytes=_bytes_of_all_ranks(cache_gib, configuration),
+        kv_cache_tokens=_kv_cache_tokens(messages, configuration),
+        kv_bytes_per_token=_kv_bytes_per_token(configuration, model),
         weight_load_s=_seconds(first_log_match(_WEIGHTS, messages)),
         compile_s=_seconds(first_log_match(_COMPILATION, messages)),
-        prefix_caching=caching == "True" if caching else None,
+        prefix_caching=prefix_caching,
         notes=(*_notes_of_processors(messages), *_notes_of_gpus(messages, configuration)),
         warnings=slowness_warnings(messages),
     )
 
 
 def _kernels(messages: list[str]) -> tuple[str, ...]:
-    """In vLLM's words; of a model without quantized layers it says only that."""
-    named = tuple(dict.fromkeys(message for message in messages if _KERNEL.match(message)))
-    if not named and (dense := first_log_match(NOT_QUANTIZED, messages)):
+    """Return the kernels in vLLM's words. Without quantized layers it prints only the type."""
+    lines = tuple(dict.fromkeys(filter(_KERNEL.match, messages)))
+    if not lines and (dense := first_log_match(NOT_QUANTIZED, messages)):
         return (f"dense {dense}: no layer is quantized",)
-    return named
+    return lines
 
 
 def _bytes_of_all_ranks(gib: str | None, configuration: str) -> int | None:
-    """vLLM says it of one rank, to a hundredth of a GiB (5 MiB); ranks are even. On the CPU it does not say what the
-    model takes."""
+    """Return the bytes of all ranks from the GiB of one, to about 5 MiB. Ranks have equal parts.
+
+    None if vLLM prints no size, as for the model on a CPU.
+    """
+    if not gib:
+        return None
     ranks = math.prod(_size_of(name, configuration) for name in _RANKS)
-    return round(float(gib) * 2**30) * ranks if gib else None
+    return round(float(gib) * 2**30) * ranks
+
+
+def _kv_cache_tokens(messages: list[str], configuration: str) -> int | None:
+    """Return the tokens that the KV caches of all replicas hold together."""
+    tokens = first_log_match(_KV_TOKENS, messages)
+    if not tokens:
+        return None
+    return int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration)
 
 
 def _size_of(name: str, configuration: str) -> int:
-    found = re.search(rf"\b{name}=(\d+)", configuration)
-    return int(found[1]) if found else 1
+    match = re.search(rf"\b{name}=(\d+)", configuration)
+    return int(match[1]) if match else 1
 
 
-def _kv_value_bytes(configuration: str) -> int | None:
-    model = re.search(r"\bdtype=torch\.(\w+)", configuration)
-    cache = re.search(r"\bkv_cache_dtype=(\w+)", configuration)
-    if model is None or cache is None:
+def _kv_bytes_per_token(configuration: str, model: ModelFacts) -> int | None:
+    """Return the KV cache's bytes per token, or None if the type of its numbers is unknown."""
+    model_type = re.search(r"\bdtype=torch\.(\w+)", configuration)
+    cache_type = re.search(r"\bkv_cache_dtype=(\w+)", configuration)
+    if model_type is None or cache_type is None:
         return None
-    return _VALUE_BYTES.get(model[1] if cache[1] == "auto" else cache[1])
+    name = model_type[1] if cache_type[1] == "auto" else cache_type[1]
+    value_bytes = _VALUE_BYTES.get(name)
+    return model.kv_bytes_per_token(value_bytes) if value_bytes else None
 
 
 def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
-    """Not yet run on a GPU."""
+    """Yield the notes of a run on GPUs. Not yet tried on one."""
     if "device_config=cuda" not in configuration:
         return
     if tokens := first_log_match(_BATCHED_TOKENS, messages):
-        yield f"a step of prefill takes at most {int(tokens):,} tokens (max-num-batched-tokens; vLLM chooses by device)"
+        yield (
+            f"a step of prefill takes at most {int(tokens):,} tokens "
+            "(max-num-batched-tokens; vLLM chooses by device)"
+        )
     graphs = next(filter(None, map(_GRAPHS.search, messages)), None)
     if graphs:
         yield f"CUDA graphs were captured in {graphs[1]} s and take {graphs[2]} GiB"
@@ -165,23 +184,21 @@ def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
         yield f"vLLM does not say which kernel computes the layers of {quantized[1]}"
 
 
-def _notes_of_processors(messages: list[str]) -> list[str]:
-    notes = []
-    cores, reserved = first_log_match(_CORES, messages), first_log_match(_RESERVED, messages)
-    if cores:
-        held_back = f", and reserves {reserved} for its scheduler" if reserved else ""
-        notes.append(
-            f"vLLM computes on CPU {cores}{held_back}; "
+def _notes_of_processors(messages: list[str]) -> Iterator[str]:
+    if cores := first_log_match(_CORES, messages):
+        reserved = first_log_match(_RESERVED, messages)
+        scheduler = f", and reserves {reserved} for its scheduler" if reserved else ""
+        yield (
+            f"vLLM computes on CPU {cores}{scheduler}; "
             "`env: {VLLM_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
         )
-    missing = sorted(
-        {found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))}
-    )
+    matches = filter(None, map(_MISSING_PRELOAD.search, messages))
+    missing = sorted({match[1] for match in matches})
     if missing:
-        notes.append(
-            f"vLLM runs without {' and '.join(missing)}, which it recommends to preload (env LD_PRELOAD)"
+        yield (
+            f"vLLM runs without {' and '.join(missing)}, "
+            "which it recommends to preload (env LD_PRELOAD)"
         )
-    return notes
 
 
 def _seconds(text: str | None) -> float | None:
@@ -189,15 +206,17 @@ def _seconds(text: str | None) -> float | None:
 
 
 _PINNED = Path(__file__).with_name("pinned")
-_SERVER = "vllm.entrypoints.openai.api_server"  # `vllm serve` fails where the package is not called vllm, as on CPUs
+# `vllm serve` fails if the package is not called vllm, as on CPUs.
+_SERVER = "vllm.entrypoints.openai.api_server"
 _MODEL_NAME = "model"
-# Beyond the longest request: vLLM stops one token before its limit, and a later version may add some of its own.
+# Tokens beyond the longest request: vLLM stops one token before its limit, and a later version may
+# add some of its own.
 _CONTEXT_MARGIN = 16
-_KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
+_KV_BLOCK = 128  # tokens, of which each request may waste almost a block
 _LEAST_KV_GIB = 1
 _FIRST_WITH_BFLOAT16 = Capability(8, 0)  # vLLM refuses the type on GPUs before Ampere
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-# What it can do with a model while it loads, on a GPU.
+# The types to which vLLM can quantize a model at load, on a GPU.
 _QUANTIZE = (
     "fp8_per_tensor",
     "fp8_per_channel",
@@ -206,18 +225,18 @@ _QUANTIZE = (
     "nvfp4_per_token",
     "mxfp8",
 )
+_KV_CACHE_NAMES = (
+    "auto",
+    "bfloat16",
+    "float16",
+    "fp8",
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "int8_per_token_head",
+    "nvfp4",
+)
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
-    name: {"kv-cache-dtype": name}
-    for name in (
-        "auto",
-        "bfloat16",
-        "float16",
-        "fp8",
-        "fp8_e4m3",
-        "fp8_e5m2",
-        "int8_per_token_head",
-        "nvfp4",
-    )
+    name: {"kv-cache-dtype": name} for name in _KV_CACHE_NAMES
 }
 _METRICS = {
     "queue_s": "vllm:request_queue_time_seconds",
@@ -230,7 +249,7 @@ _METRICS = {
     "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
 }
-_DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
+_DEFAULT_MAX_LOGPROBS = 20  # vLLM's default, which can be raised only at its start
 
 
 class VllmEngine(EngineDefaults):
@@ -246,8 +265,8 @@ class VllmEngine(EngineDefaults):
     )
     environment: str | None = "vllm"
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
-    start_s = 60.0  # eager, on two cores; compiling adds two minutes the first time
-    overhead_bytes = 3 * 2**30  # most of it the least KV cache
+    start_s = 60.0  # eager, on two cores. Compiling adds two minutes the first time
+    overhead_bytes = 3 * 2**30  # most of it is the smallest KV cache
     can_profile = True
     quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
     kv_cache_types = _KV_CACHE_TYPES
@@ -257,32 +276,29 @@ class VllmEngine(EngineDefaults):
         if (reason := refuse_context_argument(setup, "max-model-len", workload)) is not None:
             return reason
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
-            return f"vLLM does not support {variant.at_load.quantize} at load; it supports {', '.join(_QUANTIZE)}."
+            return (
+                f"vLLM does not support {variant.at_load.quantize} at load; "
+                f"it supports {', '.join(_QUANTIZE)}."
+            )
         chosen = spelled_arguments(setup.args)
         if isinstance(chosen.get("max-model-len"), int) and "hf-overrides" in chosen:
-            return None  # they may lengthen the context that the model's configuration says, as YaRN does
+            return None  # the overrides, such as YaRN, may lengthen the model's context
         return refuse_long_context(variant, workload)
 
     def can_freeze(self, setup: EngineSetup) -> bool:
-        """Not where several devices work together: their processes watch each other's pulse."""
+        """Return False if several devices work together: their processes watch each other."""
         chosen = spelled_arguments(setup.args)
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
-        server = [
-            "-m",
-            _SERVER,
-            "--model",
-            str(launch.required_model("vLLM")),
-            *command_words(_options(launch)),
-        ]
-        return {**_cache_variables(launch), **launch.setup.env}, [
-            str(launch.python or "python"),
-            *server,
-        ]
+        server = ["-m", _SERVER, "--model", str(launch.required_model("vLLM"))]
+        server += command_words(_options(launch))
+        variables = {**_cache_variables(launch), **launch.setup.env}
+        return variables, [str(launch.python or "python"), *server]
 
     def start(self, launch: Launch) -> Instance:
-        port, key = free_port(), random_key()
+        port = free_port()
+        key = random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -303,7 +319,10 @@ class VllmEngine(EngineDefaults):
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
-    """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
+    """Return the server's command: our defaults, overridden by the study's arguments.
+
+    It contains no secret.
+    """
     python = launch.required_python("vLLM")
     fixed: dict[str, Argument] = {
         "model": str(launch.required_model("vLLM")),
@@ -336,9 +355,14 @@ def _cache_variables(launch: Launch) -> dict[str, str]:
 
 
 def vllm_variables(launch: Launch, key: str) -> dict[str, str]:
-    """The size of the KV cache is for a CPU; on a GPU vLLM takes what is left, or `kv-cache-memory-bytes`."""
+    """Return the server's environment variables.
+
+    The size of the KV cache is for a CPU. On a GPU vLLM takes the free memory, or
+    `kv-cache-memory-bytes`.
+    """
+    toolkit = toolkit_variables(launch.python) if launch.python else {}
     return {
-        **(toolkit_variables(launch.python) if launch.python else {}),
+        **toolkit,
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         **_cache_variables(launch),
@@ -348,7 +372,10 @@ def vllm_variables(launch: Launch, key: str) -> dict[str, str]:
 
 
 def _profiler_config(trace_folder: Path) -> str:
-    """Operators and memory of the workers; no Python stacks, which would cost more than what they are to explain."""
+    """Return the settings of vLLM's profiler: operators and memory of the workers.
+
+    Python stacks are off, since they would cost more time than the operators they explain.
+    """
     return json.dumps(
         {
             "profiler": "torch",
@@ -361,14 +388,17 @@ def _profiler_config(trace_folder: Path) -> str:
 
 
 def _dtype(launch: Launch) -> str:
-    """What the plan chose for the processor; else bfloat16, but for GPUs that have none."""
-    has_none = launch.capability is not None and launch.capability < _FIRST_WITH_BFLOAT16
-    return launch.dtype or ("float16" if has_none else "bfloat16")
+    """Return the plan's type for this processor, else bfloat16, or float16 on GPUs without it."""
+    if launch.dtype:
+        return launch.dtype
+    lacks_bfloat16 = launch.capability is not None and launch.capability < _FIRST_WITH_BFLOAT16
+    return "float16" if lacks_bfloat16 else "bfloat16"
 
 
 def _kv_cache_gib(launch: Launch) -> int:
     dtype = spelled_arguments(launch.setup.args).get("dtype", _dtype(launch))
-    per_token = launch.variant.facts.kv_bytes_per_token(4 if dtype in ("float32", "float") else 2)
+    value_bytes = 4 if dtype in ("float32", "float") else 2
+    per_token = launch.variant.facts.kv_bytes_per_token(value_bytes)
     if per_token is None:
         return _LEAST_KV_GIB
     tokens = launch.cached_tokens(_KV_BLOCK, _CONTEXT_MARGIN)

@@ -1,5 +1,5 @@
-"""Requests on a schedule, over HTTP and server-sent events, with the time of everything that came back.
+"""The load client: requests on a schedule over HTTP and server-sent events, with exact times.
 
-`workers.LoadWorkers` runs a job in processes of its own; `client.run_client_part` is what runs in there;
-`verdict.load_verdict` says whether a trial counts.
+`workers.LoadWorkers` runs a job in several processes. In each of them runs
+`client.run_client_part`. `verdict.load_verdict` decides whether a trial counts.
 """

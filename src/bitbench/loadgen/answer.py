@@ -1,4 +1,4 @@
-"""What came back, read after it was timed: the events of a stream, what it said, and the rows of requests/*.parquet."""
+"""Decodes answers after they were timed: events of a stream, and rows of requests/*.parquet."""
 
 import re
 from bisect import bisect_left
@@ -22,27 +22,32 @@ from bitbench.util.http.response import EVENT_BYTES, ResponseReader
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
-# A line ends with CRLF, LF or CR, and an empty line ends an event.
+# Lines end with CRLF, LF or CR, and an empty line ends an event.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-_STEP = 32  # events that are decoded without a pause
+_STEP = 32  # events to decode before the event loop gets a turn
 
 
 class Event(NamedTuple):
+    """A server-sent event."""
+
     data: bytes
-    arrived: float  # when the last byte of it did; events of one read have one time
+    arrived: float  # when its last byte arrived (all events of one read have the same time)
 
 
 class TooMuch(Exception):
-    """An event is larger than one may be."""
+    """An event is larger than EVENT_BYTES."""
 
 
 def events(response: ResponseReader) -> Iterator[Event]:
-    """The events that carry data, in order. Comments, pings and other fields are passed over.
+    """Yield the events that have data, in order. Comments, pings and other fields are skipped.
 
-    An event that the end of the body cut off before its empty line counts too: some servers end with a bare
-    `data: [DONE]`, and one that is really cut does not parse. Raises TooMuch.
+    An event at the end of the body counts even without its empty line: some servers end with a bare
+    `data: [DONE]`, and an event that was really cut off does not parse. Raise TooMuch for an event
+    that is too large.
     """
-    body, part_ends, times = response.body, response.part_ends, response.times
+    body = response.body
+    part_ends = response.part_ends
+    times = response.times
     start = 0
     for end, following in _boundaries(body):
         data = _data(body[start:end])
@@ -55,46 +60,54 @@ def events(response: ResponseReader) -> Iterator[Event]:
 
 
 def _boundaries(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where each event ends and where the next one begins."""
+    """Yield where each event ends and where the next one begins."""
     if b"\r" in body:
         yield from (boundary.span() for boundary in _EVENT_END.finditer(body))
         return
-    end = body.find(b"\n\n")  # what nearly every server writes; a tenth of the time
+    # Nearly every server writes these line ends, and finding them takes a tenth of the time.
+    end = body.find(b"\n\n")
     while end >= 0:
         yield end, end + 2
         end = body.find(b"\n\n", end + 2)
 
 
 def _data(event: bytes) -> bytes | None:
+    """Return the data of an event, or None if it has none. Raise TooMuch."""
     if len(event) > EVENT_BYTES:
         raise TooMuch(f"an event is larger than {show_bytes(EVENT_BYTES)}")
-    lines = [
-        line[6:] if line.startswith(b"data: ") else line[5:]
-        for line in event.splitlines()
-        if line.startswith(b"data:")
-    ]
+    lines: list[bytes] = []
+    for line in event.splitlines():
+        if line.startswith(b"data: "):
+            lines.append(line[6:])
+        elif line.startswith(b"data:"):
+            lines.append(line[5:])
     return b"\n".join(lines) if lines else None
 
 
 _DONE = b"[DONE]"
-# Where a chat server puts what a model thinks before it answers; both names are in use.
+# Fields in which chat servers send a model's reasoning. Both names are in use.
 _REASONING = ("reasoning_content", "reasoning")
+_TEXT_FIELDS = ("content", "tool_calls", *_REASONING)
 
 
 class StreamedAnswer(NamedTuple):
-    chunk_times: list[float]  # arrival of each chunk that carried output, reasoning or answer
-    first_answer: float | None  # arrival of the first chunk that carried an answer
+    """The times and token counts of one answer."""
+
+    chunk_times: list[float]  # arrival of each chunk with output: reasoning or answer
+    first_answer: float | None  # arrival of the first chunk that contained a part of the answer
     input_tokens: int | None
     output_tokens: int | None
-    problem: (
-        tuple[str, str] | None
-    )  # why this is no answer: one of REQUEST_STATUSES, and a sentence
-    cached_tokens: int | None  # of the input, that came from a prefix cache
-    timed_tokens: int | None  # of the output, that came after the first chunk; 0: not known
+    # Why the answer does not count: one of REQUEST_STATUSES, and a sentence.
+    problem: tuple[str, str] | None
+    cached_tokens: int | None  # input tokens from a prefix cache
+    timed_tokens: int | None  # output tokens after the first chunk, or 0 if that is unknown
 
 
 def answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
-    """Return times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
+    """Decode an answer in steps of a few events, and return it.
+
+    Token counts come from `usage`. The key does not appear in the text of a problem.
+    """
     stream = _Stream(key)
     try:
         for number, event in enumerate(events(response), start=1):
@@ -112,19 +125,19 @@ class _Chunk(NamedTuple):
 
 
 class _Stream:
-    """What the events of one stream have said so far.
+    """The state of one stream after the events so far.
 
-    The first token is the first chunk that contains text: gateways send empty chunks before it. A later token can
-    decode to no text (a part of a character), so a later empty chunk counts as output, unless there are then more
-    chunks than tokens. An empty chunk that just announces the end counts only while tokens are still owed, one that
-    just announces the role never.
+    The first token is the first chunk that contains text: gateways send empty chunks before it. A
+    later token may decode to no text (a part of a character). So a later empty chunk counts as
+    output, unless there are more chunks than tokens. An empty chunk that only announces the end
+    counts if there are fewer chunks than tokens. One that only announces the role never counts.
     """
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._chunks: list[_Chunk] = []  # from the first with text on
-        self._leading: list[_Chunk] = []  # empty ones before it
-        self._with_text = 0
+        self._chunks: list[_Chunk] = []  # from the first chunk with text
+        self._leading: list[_Chunk] = []  # empty chunks before it
+        self._with_text = 0  # chunks that contained text
         self._first_answer: float | None = None
         self._reasoned = False
         self._empty_end: _Chunk | None = None
@@ -138,20 +151,20 @@ class _Stream:
             return
         message = json_object(event.data)
         if message is None:
-            self._error = (
-                self._error or f"an event is not a JSON object: {quote(event.data, self._key)}"
-            )
+            data = quote(event.data, self._key)
+            self._error = self._error or f"an event is not a JSON object: {data}"
             return
         if message.get("error"):
-            said = error_sentence(message, self._key) or quote(event.data, self._key)
-            self._error = self._error or f"the server aborted: {said}"
+            reason = error_sentence(message, self._key) or quote(event.data, self._key)
+            self._error = self._error or f"the server aborted: {reason}"
         self._usage = message.get("usage") or self._usage
         choice = _first_choice(message)
         if choice is not None:
             self._take_chunk(choice, event.arrived)
 
     def _take_chunk(self, choice: dict[str, Json], arrived: float) -> None:
-        part, chunk = _part(choice), _Chunk(arrived, _text_bytes(choice))
+        part = _part(choice)
+        chunk = _Chunk(arrived, _text_bytes(choice))
         if part in (_ChunkPart.ANSWER, _ChunkPart.REASONING):
             self._with_text += 1
             self._chunks.append(chunk)
@@ -161,29 +174,32 @@ class _Stream:
         elif part is _ChunkPart.EMPTY and choice.get("finish_reason"):
             self._empty_end = chunk
         elif part is _ChunkPart.EMPTY:
-            (self._chunks if self._chunks else self._leading).append(chunk)
+            chunks = self._chunks or self._leading
+            chunks.append(chunk)
 
     def answer(self) -> StreamedAnswer:
-        input_tokens, output_tokens = (
-            _count(self._usage, name) for name in ("prompt_tokens", "completion_tokens")
-        )
+        """Return the times and token counts of the complete stream."""
+        input_tokens = _count(self._usage, "prompt_tokens")
+        output_tokens = _count(self._usage, "completion_tokens")
         chunks = self._chunks_of(output_tokens)
         times = [chunk.arrived for chunk in chunks]
         first_answer = self._first_answer
         if times and not self._with_text:
             first_answer = times[0]
-        timed = (
-            None
-            if output_tokens is None
-            else _timed_tokens([chunk.text_bytes for chunk in chunks], output_tokens)
-        )
-        problem = self._problem(input_tokens, output_tokens)
-        details = (
-            self._usage.get("prompt_tokens_details") if isinstance(self._usage, dict) else None
-        )
-        cached_tokens = _count(details, "cached_tokens")
+        timed_tokens: int | None = None
+        if output_tokens is not None:
+            timed_tokens = _timed_tokens([chunk.text_bytes for chunk in chunks], output_tokens)
+        cached_tokens: int | None = None
+        if isinstance(self._usage, dict):
+            cached_tokens = _count(self._usage.get("prompt_tokens_details"), "cached_tokens")
         return StreamedAnswer(
-            times, first_answer, input_tokens, output_tokens, problem, cached_tokens, timed
+            times,
+            first_answer,
+            input_tokens,
+            output_tokens,
+            self._problem(input_tokens, output_tokens),
+            cached_tokens,
+            timed_tokens,
         )
 
     def _chunks_of(self, tokens: int | None) -> list[_Chunk]:
@@ -191,18 +207,17 @@ class _Stream:
         if tokens is None:
             return self._chunks
         end = [self._empty_end] if self._empty_end is not None else []
-        if not self._with_text:  # tokens without any text: the latest chunks are theirs
+        if not self._with_text:  # tokens without any text belong to the latest chunks
             empty = [*self._leading, *end]
             return empty[max(len(empty) - tokens, 0) :]
-        if (
-            len(self._chunks) > tokens
-        ):  # some of the empty ones are not tokens, and nothing tells which
+        if len(self._chunks) > tokens:  # some empty chunks are not tokens, and it is unknown which
             return [chunk for chunk in self._chunks if chunk.text_bytes]
         return [*self._chunks, *end] if len(self._chunks) < tokens else self._chunks
 
     def _problem(
         self, input_tokens: int | None, output_tokens: int | None
     ) -> tuple[str, str] | None:
+        """Return why the answer does not count (a status and a sentence), or None."""
         if self._error is not None:
             return "broken", self._error
         if not self._done:
@@ -217,11 +232,9 @@ class _Stream:
 
 def _first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
     choices = message.get("choices")
-    return (
-        choices[0]
-        if isinstance(choices, list) and choices and isinstance(choices[0], dict)
-        else None
-    )
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
 
 
 class _ChunkPart(Enum):
@@ -232,7 +245,10 @@ class _ChunkPart(Enum):
 
 
 def _part(choice: dict[str, Json]) -> _ChunkPart:
-    """What a chunk carries: of a completion `text`, of a chat a `delta` with content, reasoning or a call of a tool."""
+    """Return what a chunk contains.
+
+    A completion has `text`. A chat has a `delta` with content, reasoning or tool calls.
+    """
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return _ChunkPart.ANSWER if choice.get("text") else _ChunkPart.EMPTY
@@ -240,29 +256,38 @@ def _part(choice: dict[str, Json]) -> _ChunkPart:
         return _ChunkPart.ANSWER
     if any(delta.get(name) for name in _REASONING):
         return _ChunkPart.REASONING
-    return _ChunkPart.ROLE if delta.get("role") else _ChunkPart.EMPTY
+    if delta.get("role"):
+        return _ChunkPart.ROLE
+    return _ChunkPart.EMPTY
 
 
 def _text_bytes(choice: dict[str, Json]) -> int:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return len(str(choice.get("text") or "").encode("utf-8", "replace"))
-    texts = (delta.get(name) for name in ("content", "tool_calls", *_REASONING))
-    return sum(len(str(text).encode("utf-8", "replace")) for text in texts if text)
+    size = 0
+    for name in _TEXT_FIELDS:
+        text = delta.get(name)
+        if text:
+            size += len(str(text).encode("utf-8", "replace"))
+    return size
 
 
-# English tokens of common vocabularies have 4 to 5 bytes, with a standard deviation of about half of that.
+# English tokens of common vocabularies have 4 to 5 bytes, with a standard deviation of about half.
 _LENGTH_SPREAD = 0.5
-_LONE_TOKEN = (
-    3.0  # times the text of a mean chunk: a longer first chunk holds more tokens than the others
-)
-_LARGEST_ERROR = 0.06  # of one answer; the mean over ten is then known to 2 %
+# Multiple of the mean chunk's text: a longer first chunk contains more tokens than the others.
+_LONE_TOKEN = 3.0
+_LARGEST_ERROR = 0.06  # for one answer, so that the mean over ten is within 2 %
 
 
 def _timed_tokens(sizes: Sequence[int], tokens: int) -> int:
-    """Return how many tokens came after the first chunk: all but one where chunks are like single tokens, else by the
-    first chunk's share of the text. 0 where that is known too badly, as of an answer in one chunk."""
-    count, total = len(sizes), sum(sizes)
+    """Return how many tokens came after the first chunk.
+
+    If chunks are like single tokens, it is all but one. Otherwise the first chunk's share of the
+    text decides. The result is 0 if that is too uncertain, such as for an answer in one chunk.
+    """
+    count = len(sizes)
+    total = sum(sizes)
     if count < 2 or tokens < count or not total:
         return tokens - 1 if 1 < count == tokens else 0
     is_like_others = sizes[0] * count <= _LONE_TOKEN * total
@@ -275,17 +300,18 @@ def _timed_tokens(sizes: Sequence[int], tokens: int) -> int:
     return later if error <= _LARGEST_ERROR else 0
 
 
-def _count(usage: Json, field: str) -> int | None:
-    count = usage.get(field) if isinstance(usage, dict) else None
-    return (
-        count
-        if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31
-        else None
-    )
+def _count(usage: Json, name: str) -> int | None:
+    """Return a token count from `usage`, or None if it is missing or not a valid count."""
+    if not isinstance(usage, dict):
+        return None
+    count = usage.get(name)
+    if not isinstance(count, int) or isinstance(count, bool):
+        return None
+    return count if 0 <= count < 2**31 else None
 
 
 _TOO_MANY = 429  # HTTP's "Too Many Requests"
-_SHOWN = 80  # characters of a header
+_SHOWN = 80  # characters of a header to quote
 
 REQUEST_SCHEMA = strict_reader_schema(REQUEST_COLUMNS)
 
@@ -293,20 +319,24 @@ REQUEST_SCHEMA = strict_reader_schema(REQUEST_COLUMNS)
 def request_row(
     exchange: Exchange, zero: float, key: str
 ) -> Generator[None, None, dict[str, Json]]:
-    """Return the row of a request, in steps of a few events; times count from `zero`. The key is in none of them."""
+    """Decode the answer of a request in steps of a few events, and return its row.
+
+    Times count from `zero`. The key does not appear in the row.
+    """
     request = exchange.request
     answer = yield from answer_steps(exchange.response, key)
     status, error = _status(exchange, answer, key)
+    planned_s = exchange.planned - zero
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {
         "request": request.number,
-        "planned_s": exchange.planned - zero,
-        "scheduled_s": None if request.at_s is None else exchange.planned - zero,
-        "sent_s": None if exchange.sent is None else exchange.sent - zero,
+        "planned_s": planned_s,
+        "scheduled_s": None if request.at_s is None else planned_s,
+        "sent_s": _since(zero, exchange.sent),
         "first_token_s": chunk_times[0] if chunk_times else None,
-        "first_answer_s": None if answer.first_answer is None else answer.first_answer - zero,
+        "first_answer_s": _since(zero, answer.first_answer),
         "last_token_s": chunk_times[-1] if chunk_times else None,
-        "end_s": None if exchange.end is None else exchange.end - zero,
+        "end_s": _since(zero, exchange.end),
         "chunk_s": chunk_times,
         "asked_input_tokens": request.asked_input_tokens,
         "asked_output_tokens": request.asked_output_tokens,
@@ -320,11 +350,18 @@ def request_row(
     }
 
 
+def _since(zero: float, moment: float | None) -> float | None:
+    if moment is None:
+        return None
+    return moment - zero
+
+
 def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, str | None]:
-    """One of REQUEST_STATUSES and, but for ok, a sentence."""
+    """Return one of REQUEST_STATUSES and, unless it is ok, a sentence."""
     response = exchange.response
     if response.oversized:
-        limit, tokens = show_bytes(response.parts.limit_bytes), exchange.request.most_output_tokens
+        limit = show_bytes(response.parts.limit_bytes)
+        tokens = exchange.request.most_output_tokens
         return (
             "oversized",
             f"the answer is larger than {limit}, several times what {tokens:,} output tokens take",
@@ -342,14 +379,15 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
 
 
 def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
-    """A status other than 200."""
-    said = error_in_answer(response.body, key)
+    """Return the status and a sentence for an HTTP status other than 200."""
+    reason = error_in_answer(response.body, key)
     if response.http_status == _TOO_MANY:
-        wait = quote(response.headers.get("retry-after", ""), key, _SHOWN)
-        when = (
-            f"; it says to try again after {wait}{' s' if wait.isdigit() else ''}" if wait else ""
-        )  # or a date
-        return "rate_limited", f"{said.rstrip('.')}{when}"
+        delay = quote(response.headers.get("retry-after", ""), key, _SHOWN)  # seconds, or a date
+        advice = ""
+        if delay:
+            unit = " s" if delay.isdigit() else ""
+            advice = f"; it says to try again after {delay}{unit}"
+        return "rate_limited", f"{reason.rstrip('.')}{advice}"
     if response.http_status in REDIRECTS:
         return "http_error", redirection(response.headers, key)
-    return "http_error", said
+    return "http_error", reason

@@ -1,4 +1,4 @@
-"""Runs one job, or one worker's part of it: plan, connections, clock, self-observation."""
+"""Runs a load job, or one worker's part of it: plan, connections, clock and self-observation."""
 
 import asyncio
 import gc
@@ -20,17 +20,18 @@ from bitbench.loadgen.row_writer import RequestRowWriter
 from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.request_rows import RequestParts
 
-# A sleeping process is scheduled 20 to 80 µs after its time, more on a busy machine; the last moment is not slept.
+# A sleeping process wakes up 20 to 80 µs late, more on a busy machine, so the last moment is a busy
+# wait.
 _AWAKE_BEFORE_ZERO_S = 0.001
-# A machine that takes the core away for longer than this just at time zero, before anything is sent, has delayed the
-# trial, not a request. Half of what a mean may be late by (`loadgen.verdict`).
+# If the machine takes the core away for longer than this at time zero, before anything is sent, it
+# delays the trial, not a request. It is half of the mean delay that `loadgen.verdict` allows.
 _LATE_START_S = 0.0005
-MADE_AHEAD = 65_536  # requests whose bytes exist before they are due; 40 µs each
-_STARTS = 20  # tried; each takes some milliseconds
+MADE_AHEAD = 65_536  # requests whose bytes are made before they are due, in 40 µs each
+_STARTS = 20  # attempts of some milliseconds each
 
 
 class WorkerPart(NamedTuple):
-    """Worker number `worker` of `workers`, from 0: which requests are its own follows from these and the plan."""
+    """Worker number `worker` (from 0) of `workers`, which decides its requests of a plan."""
 
     worker: int
     workers: int
@@ -38,18 +39,20 @@ class WorkerPart(NamedTuple):
     def owns(
         self, numbers: npt.NDArray[np.int64], streams: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Whole streams go to one worker; requests without one (-1) go round."""
-        is_own: npt.NDArray[np.bool_] = (
-            np.where(streams < 0, numbers, streams) % self.workers == self.worker
-        )
-        return is_own
+        """Return which requests this worker sends.
+
+        A whole stream goes to one worker. Requests without a stream (-1) go to all in turn.
+        """
+        keys = np.where(streams < 0, numbers, streams)
+        is_owned: npt.NDArray[np.bool_] = keys % self.workers == self.worker
+        return is_owned
 
 
 WHOLE = WorkerPart(0, 1)
 
 
 def run_job(job: LoadJob) -> LoadResult:
-    """Send a workload's requests and time what comes back. Blocks the calling thread until all have ended."""
+    """Send a workload's requests and time the answers. Block the thread until all have ended."""
     return uvloop.run(run_client_part(job, WHOLE, choose_zero=monotonic))
 
 
@@ -59,7 +62,10 @@ async def run_client_part(
     choose_zero: Callable[[], float],
     report: Callable[[Snapshot], None] | None = None,
 ) -> LoadResult:
-    """Like `run_job` for one worker. `choose_zero` is called when all is prepared and says when time zero is."""
+    """Send the part of a job that one worker has, and return its result.
+
+    `choose_zero` is called when everything is prepared, and returns the moment of time zero.
+    """
     plan = plan_requests(job, part.owns)
     plan.make_ahead(MADE_AHEAD)
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
@@ -72,7 +78,8 @@ async def run_client_part(
         with _without_garbage_collection():
             zero = _begin(choose_zero(), monitor, is_shared=part.workers > 1)
             dispatcher.zero = rows.zero = zero
-            dispatcher.send_due()  # the first thing after zero: what is due then is late by all that comes before
+            # Nothing may come before this: requests that are due at zero would be late by it.
+            dispatcher.send_due()
             dispatcher.keep_sending()
             started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
             limits.look()
@@ -99,8 +106,11 @@ async def run_client_part(
 
 
 def _begin(zero: float, monitor: HealthMonitor, *, is_shared: bool) -> float:
-    """Waits for time zero, and for a later one where this process was not running at that moment: nothing has been sent
-    yet. One that workers share stays. Returns it."""
+    """Wait for time zero, and return it.
+
+    If this process was not running at that moment, choose a later one: nothing was sent yet. A time
+    zero that workers share stays.
+    """
     monitor.start(zero)
     _wait_until(zero)
     for _ in range(_STARTS):
@@ -113,6 +123,7 @@ def _begin(zero: float, monitor: HealthMonitor, *, is_shared: bool) -> float:
 
 
 def _wait_until(zero: float) -> None:
+    """Sleep until just before this moment, and then wait busily."""
     pause_s = zero - _AWAKE_BEFORE_ZERO_S - monotonic()
     if pause_s > 0:
         sleep(pause_s)
@@ -122,7 +133,11 @@ def _wait_until(zero: float) -> None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A collection walks all objects and would stop the loop for milliseconds; a trial makes few cycles."""
+    """Turn off garbage collection during a trial.
+
+    A collection walks all objects and would stop the loop for milliseconds. A trial makes few
+    cycles.
+    """
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -1,5 +1,8 @@
-"""Connections that are ready before a request needs one: one request at a time on each, one timestamp per read, by
-native code where it is not encrypted."""
+"""Connections that are open before a request needs them.
+
+Each carries one request at a time, with one timestamp per read. Native code reads connections that
+are not encrypted.
+"""
 
 import asyncio
 import os
@@ -22,26 +25,28 @@ from bitbench.util.timerfd import Timer
 if TYPE_CHECKING:
     from bitbench._native import Parts
 
-# Reads that are looked into before the sockets are read again: a head takes 20 µs, and first tokens come in bursts.
+# Reads to parse before the sockets are read again: a head takes 20 µs, and first tokens come in
+# bursts.
 _AT_ONCE = 16
 
 
 class Reader(Protocol):
-    """Whose socket is read."""
+    """A reader of a socket."""
 
-    unseen: int  # reads of it that wait to be looked into
+    unseen: int  # reads that wait to be parsed
 
     def take(self, data: bytes, arrived: float, noticed: float) -> None:
-        """Something that is more than one more chunk: when the kernel had it, and when it was read."""
+        """Take a read that is not just one more chunk, with its times in kernel and process."""
 
     def lost(self, problem: OSError | None, noticed: float) -> None:
-        """The other side has closed the connection, or it broke."""
+        """React to a connection that broke or that the other side closed."""
 
 
 class Receiver:
-    """Tells a connection of its reads in turn; whole chunks go where they belong without a word.
+    """A receiver that reads all sockets and passes each read to its connection.
 
-    The `timers` of the event loop must not wait while chunks are read.
+    Whole chunks go directly to their response. The `timers` of the event loop must not wait
+    while chunks are read.
     """
 
     def __init__(self, timers: Iterable[Timer]) -> None:
@@ -57,17 +62,24 @@ class Receiver:
         self._comes_back = False
 
     def watch(self, descriptor: int, reader: Reader) -> None:
+        """Begin to read a socket."""
         self._native.watch(descriptor)
         self._readers[descriptor] = reader
 
     def forget(self, descriptor: int, reader: Reader) -> None:
-        """Before it is closed. If it is already, its number may be another one's."""
+        """Stop reading a socket before it is closed.
+
+        If it is closed already, its number may belong to another connection.
+        """
         if self._readers.get(descriptor) is reader:
             del self._readers[descriptor]
             self._native.forget(descriptor)
 
     def keep_chunks(self, descriptor: int, reader: Reader, parts: "Parts") -> None:
-        """From now until a read is something else. Not while one waits: what comes next would be kept before it."""
+        """Store whole chunks without a call, from now until a read is something else.
+
+        Not while a read waits: later chunks would be stored before it.
+        """
         if reader.unseen == 0:
             self._native.keep_chunks(descriptor, parts)
 
@@ -75,9 +87,8 @@ class Receiver:
         self._loop.remove_reader(self._native.fileno())
 
     def _receive(self) -> None:
-        for descriptor, data, error, arrived, noticed in self._native.receive(
-            may_wait=not self._waiting
-        ):
+        may_wait = not self._waiting
+        for descriptor, data, error, arrived, noticed in self._native.receive(may_wait=may_wait):
             reader = self._readers[descriptor]
             reader.unseen += 1
             self._waiting.append((reader, data, error, arrived, noticed))
@@ -87,7 +98,8 @@ class Receiver:
             if data:
                 reader.take(data, arrived, noticed)
             else:
-                reader.lost(OSError(error, os.strerror(error)) if error else None, noticed)
+                problem = OSError(error, os.strerror(error)) if error else None
+                reader.lost(problem, noticed)
         if self._waiting and not self._comes_back:
             self._comes_back = True
             self._loop.call_soon(self._come_back)
@@ -97,9 +109,9 @@ class Receiver:
         self._receive()
 
 
-# struct tcp_info of linux/tcp.h: 8 bytes, then 32-bit numbers of which the twelfth is tcpi_last_data_recv: how many
-# milliseconds ago the kernel received data. It counts in ticks of 1 to 10 ms, so one value is coarse, but their mean
-# over many requests is not.
+# struct tcp_info of linux/tcp.h has 8 bytes and then 32-bit numbers. The twelfth is
+# tcpi_last_data_recv: how many milliseconds ago the kernel received data. It counts in ticks of 1
+# to 10 ms. So one value is coarse, but the mean over many requests is not.
 _LAST_RECEIVED = struct.Struct("=I")
 _LAST_RECEIVED_OFFSET = 8 + 11 * 4
 _COARSE_CLOCK = 6  # CLOCK_MONOTONIC_COARSE, whose resolution is the kernel's tick
@@ -108,18 +120,18 @@ _TICK_S = time.clock_getres(_COARSE_CLOCK)
 
 @dataclass(slots=True)
 class Exchange:
-    """One request and what came back, with raw times on time.monotonic(). Decoded after the trial."""
+    """A request and its answer, with times of time.monotonic(). Decoded after the trial."""
 
     request: PlannedRequest
-    planned: float  # when it should be sent; latencies count from here
-    ready: float  # when it could be: `planned`, or later, the end of the request before it on its stream
+    planned: float  # when it should be sent, from which latencies count
+    ready: float  # when it could be sent: `planned`, or a later end of the request before it
     sent: float | None = None
     end: float | None = None
     response: ResponseReader = field(init=False)
-    # How long the first part of the answer lay in the kernel until this process came to read it.
+    # How long the first part of the answer waited in the kernel until this process read it.
     unread_s: float | None = None
-    unread_step_s: float = 0.0  # what that is known to
-    # One of records.tables.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
+    unread_step_s: float = 0.0  # the resolution of `unread_s`
+    # One of records.tables.REQUEST_STATUSES and a sentence, if the client itself saw a failure.
     failure: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -132,31 +144,36 @@ class Exchange:
 
     @property
     def succeeded(self) -> bool:
-        """As far as can be known without looking into the events."""
+        """True if it succeeded as far as is known without decoding the events."""
         return self.failure is None and self.response.complete and self.response.http_status == 200
 
 
 class Listener(Protocol):
-    """Who is told what happens on a connection."""
+    """A listener to the events of a connection."""
 
     def ended(self, connection: "Connection", exchange: Exchange) -> None: ...
     def was_closed_before(self, connection: "Connection", exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
-    """Carries one exchange after the other. With a receiver, that reads the socket, and the transport only writes."""
+    """A connection that carries one exchange after the other.
 
-    __slots__ = ("_descriptor", "_exchange", "_listener", "_parts", "_receiver", "_socket", "_transport",
-                 "_was_used", "idle_since", "unseen")  # fmt: skip
+    If it has a receiver, that reads the socket and the transport only writes.
+    """
+
+    __slots__ = (
+        "_descriptor", "_exchange", "_listener", "_parts", "_receiver", "_socket", "_transport",
+        "_was_used", "idle_since", "unseen",
+    )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._receiver: Receiver | None = None
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
-        self._descriptor: int | None = None  # None: encrypted, so that only the transport can write
+        self._descriptor: int | None = None  # None if encrypted: then only the transport can write
         self._exchange: Exchange | None = None
-        self._parts: Parts | None = None  # of the response, while a whole chunk can go right there
+        self._parts: Parts | None = None  # of the response, while it accepts whole chunks
         self._was_used = False
         self.unseen = 0
         self.idle_since = 0.0
@@ -175,7 +192,10 @@ class Connection(asyncio.Protocol):
         self.idle_since = monotonic()
 
     def be_read_by(self, receiver: Receiver) -> None:
-        """Only once connection_made has returned: then uvloop begins to read, whatever that said."""
+        """Let a receiver read the socket.
+
+        Call it once connection_made has returned: uvloop begins to read only then.
+        """
         assert self._transport is not None
         assert self._descriptor is not None
         self._transport.pause_reading()
@@ -183,11 +203,11 @@ class Connection(asyncio.Protocol):
         receiver.watch(self._descriptor, self)
 
     def send(self, exchange: Exchange) -> None:
-        """Hand the request to the socket now. A transport would wait for the end of the loop's iteration."""
+        """Write the request to the socket now. A transport would wait for the next iteration."""
         assert self._transport is not None
         self._exchange = exchange
         data = exchange.request.data
-        # Before the write, not after: the write wakes the server, which may take this core for milliseconds.
+        # Before the write: the write wakes the server, which may take this core for milliseconds.
         exchange.sent = monotonic()
         if self._descriptor is None:
             self._transport.write(data)
@@ -198,44 +218,41 @@ class Connection(asyncio.Protocol):
             written = 0
         except OSError as problem:
             if not self._leaves_to_another():
-                self.abort(
-                    "broken",
-                    f"the server closed the connection as the request was sent ({problem.strerror})",
-                )
+                cause = "the server closed the connection as the request was sent"
+                self.abort("broken", f"{cause} ({problem.strerror})")
             return
         if written < len(data):
             self._transport.write(data[written:])
 
     def data_received(self, data: bytes) -> None:
-        """A read without a receiver. For nearly every token this takes the short way."""
+        """Take a read of the transport. Nearly every token takes the short way."""
         now = monotonic()
         parts = self._parts
         if parts is None or not parts.take_chunk(data, now):
             self.take(data, now, now, _TICK_S)
 
     def take(self, data: bytes, arrived: float, noticed: float, unread_step_s: float = 0.0) -> None:
-        """A read of the receiver, or without one, which then knows when the kernel had it to a tick."""
-        if (
-            self._exchange is None
-        ):  # bytes that answer no request: the two sides disagree about where they are
+        """Take a read of the receiver, or of the transport, which knows its arrival to a tick."""
+        if self._exchange is None:  # bytes that answer no request: the two sides disagree
             self.close()
             return
-        exchange, response = self._exchange, self._exchange.response
+        exchange = self._exchange
+        response = exchange.response
         complete = response.feed(data, arrived)
         if exchange.unread_s is None and len(response.parts):
             exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
             exchange.unread_step_s = unread_step_s
         if complete:
             self._end(noticed)
-        elif (
-            response.between_chunks and self._receiver is not None and self._descriptor is not None
-        ):
+        elif not response.between_chunks:
+            self._parts = None
+        elif self._receiver is not None and self._descriptor is not None:
             self._receiver.keep_chunks(self._descriptor, self, response.parts)
         else:
-            self._parts = response.parts if response.between_chunks else None
+            self._parts = response.parts
 
     def lost(self, problem: OSError | None, noticed: float) -> None:
-        """By the receiver, which reads it no more."""
+        """Close after the receiver has seen the end of the connection."""
         self._closed_by_peer(noticed, problem)
         self.close()
 
@@ -248,13 +265,14 @@ class Connection(asyncio.Protocol):
         self._transport = None
 
     def abort(self, status: str, sentence: str) -> None:
-        """Give the exchange up; the connection can carry no other one."""
+        """Give up the exchange. The connection cannot carry another one."""
         if self._exchange is not None:
             self._exchange.failure = (status, sentence)
             self._exchange.response.close()
             self._end(monotonic())
 
     def close(self) -> None:
+        """Close the connection at once."""
         self._forget()
         if self._transport is not None:
             self._transport.abort()
@@ -264,6 +282,7 @@ class Connection(asyncio.Protocol):
             self._receiver.forget(self._descriptor, self)
 
     def _since_received_s(self) -> float:
+        """Return how long ago the kernel received the last data, in its ticks."""
         assert self._socket is not None
         facts = self._socket.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED_OFFSET + _LAST_RECEIVED.size
@@ -276,17 +295,19 @@ class Connection(asyncio.Protocol):
             return
         self._exchange.response.close()
         if not self._exchange.response.complete:
-            why = (
-                f"the connection broke ({problem})"
-                if problem
-                else "the server closed the connection"
-            )
-            self._exchange.failure = ("broken", f"{why} before the answer was complete")
+            cause = "the server closed the connection"
+            if problem:
+                cause = f"the connection broke ({problem})"
+            self._exchange.failure = ("broken", f"{cause} before the answer was complete")
         self._end(now)
 
     def _leaves_to_another(self) -> bool:
-        """A server may close a connection after any answer, as llama.cpp does without a word of it: a request that was
-        already on its way gets none, and belongs on another connection (RFC 9112, 9.3.1)."""
+        """Give the exchange to another connection, and return True, if the server closed this one.
+
+        A server may close a connection after any answer, as llama.cpp does without notice. A
+        request that is already on its way gets no answer, and belongs on another connection (RFC
+        9112, 9.3.1).
+        """
         exchange = self._exchange
         if exchange is None or not self._was_used or exchange.response.last_byte is not None:
             return False
@@ -301,20 +322,22 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         self._parts = None
         self._was_used = True
-        self.idle_since = exchange.end = now
+        self.idle_since = now
+        exchange.end = now
         if not exchange.response.persistent:
             self.close()
         self._listener.ended(self, exchange)
 
 
-# Servers close connections that are idle; uvicorn, under vLLM, SGLang and others, after 5 s, the shortest in use. One
-# that is closed as a request is on its way fails that request, so ours are given up before.
+# Servers close idle connections. uvicorn, which vLLM, SGLang and others use, has the shortest limit
+# in use, 5 s. A request on its way to a connection that closes would fail, so ours are closed
+# before.
 IDLE_LIMIT_S = 4.0
-_OPENED_AT_ONCE = 128  # connections opened together: a server's queue for them is often as short
+_OPENED_AT_ONCE = 128  # connections opened together: the queue of a server is often this short
 
 
 class ConnectionPool:
-    """Gives out the connection that was used last, so that no more of them stay open than are needed."""
+    """A pool that gives out the connection used last, so that no more than needed stay open."""
 
     def __init__(
         self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]
@@ -330,7 +353,7 @@ class ConnectionPool:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self) -> Connection | None:
-        """A connection that is free now, or None."""
+        """Return a free connection, or None."""
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
@@ -339,13 +362,14 @@ class ConnectionPool:
         return None
 
     def give_back(self, connection: Connection) -> None:
+        """Return a connection to the pool, or drop it if it is closed."""
         if connection.usable:
             self._idle.append(connection)
         else:
             self._open.discard(connection)
 
     async def open(self) -> Connection:
-        """A new connection, in the hands of the caller. Raises OSError, also where it takes too long."""
+        """Open a new connection for the caller. Raise OSError if that fails or takes too long."""
         opening = asyncio.get_running_loop().create_connection(
             lambda: Connection(self._listener), self.host, self.port, ssl=self._encryption
         )
@@ -356,13 +380,15 @@ class ConnectionPool:
         return connection
 
     async def fill(self, count: int) -> None:
-        """Have `count` free connections, or as many as the server takes: who finds none opens one and sees why."""
+        """Open `count` free connections, or as many as the server accepts.
+
+        A request that finds none opens one and reports the error.
+        """
         while count > 0:
             together = min(count, _OPENED_AT_ONCE)
             count -= together
-            opened = await asyncio.gather(
-                *(self.open() for _ in range(together)), return_exceptions=True
-            )
+            opening = [self.open() for _ in range(together)]
+            opened = await asyncio.gather(*opening, return_exceptions=True)
             for connection in opened:
                 if isinstance(connection, Connection):
                     self._idle.append(connection)
@@ -372,7 +398,7 @@ class ConnectionPool:
                     return
 
     def keep_ready(self, count: int) -> None:
-        """Begin to open what is missing of `count` free connections, and close those that were free too long."""
+        """Open connections until `count` are free, and close the ones that were idle too long."""
         old = monotonic() - IDLE_LIMIT_S
         stale = 0
         while stale < len(self._idle) and self._idle[stale].idle_since < old:
@@ -387,6 +413,7 @@ class ConnectionPool:
             task.add_done_callback(self._tasks.discard)
 
     def close(self) -> None:
+        """Close all connections."""
         for connection in self._open:
             connection.close()
         for task in self._tasks:

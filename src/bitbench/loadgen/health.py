@@ -1,5 +1,8 @@
-"""The client watches itself: how late it sends and notices things, how much of a core it takes, whether the wall clock
-was set, and what a hypervisor took away."""
+"""Measures the load client itself.
+
+It measures how late the client sends and notices things, and how much of a core it takes. It also
+measures if the wall clock was set, and what a hypervisor took away.
+"""
 
 import asyncio
 import random
@@ -14,18 +17,19 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.records.trial import ClientHealth, WorkerHealth
 from bitbench.util.timerfd import Timer
 
-# Of so many looks the one counts whose two readings were closest: a process that loses its core between them would
-# see a step that is none.
+# Of this many samples, the one counts whose two readings were closest. A process that loses its
+# core between the readings would see a step that did not happen.
 _LOOKS = 5
 
 
 class WallClock:
-    """Begins to watch when it is made.
+    """A watch of the wall clock, from the moment it is made.
 
-    The kernel stamps what it receives with the wall clock, and only its distance to the monotonic clock makes a time of
-    that stamp. A step between the stamp and its reading would be taken for time that an answer lay unread. Both clocks
-    are corrected alike, so their distance changes by a step only, or by a sleep of the machine, in which the monotonic
-    one stands still.
+    The kernel stamps received data with the wall clock. Only the distance between that and the
+    monotonic clock makes a time of the stamp. If the wall clock is set between the stamp and its
+    reading, an answer would seem to have waited. Both clocks are corrected in the same way, so
+    their distance changes only by a step, or by a sleep of the machine. During a sleep the
+    monotonic clock stands still.
     """
 
     def __init__(
@@ -36,14 +40,14 @@ class WallClock:
         self._distance_s = self._distance()
 
     def step_s(self) -> float:
-        """By how much it has been set since then; forward is positive."""
+        """Return by how much the wall clock has been set since then. Forward is positive."""
         return self._distance() - self._distance_s
 
     def _distance(self) -> float:
         return min(self._look() for _ in range(_LOOKS))[1]
 
     def _look(self) -> tuple[float, float]:
-        """How long it took, and how far the wall clock was ahead in the middle of it."""
+        """Return how long the readings took, and how far the wall clock was ahead in the middle."""
         before = self._monotonic()
         wall = self._wall()
         after = self._monotonic()
@@ -51,39 +55,45 @@ class WallClock:
 
 
 class StolenTime:
-    """Begins to watch when it is made what a hypervisor gives to other machines. `statistics`: as /proc/stat."""
+    """A watch of the time that a hypervisor gives to other machines, from the moment it is made.
+
+    `statistics` has the format of /proc/stat.
+    """
 
     def __init__(self, statistics: Path = Path("/proc/stat")) -> None:
         self._statistics = statistics
         self._stolen, self._all = self._ticks()
 
     def share(self) -> float:
-        """Of all processors' time since then; 0.0 where the system does not tell."""
+        """Return the stolen share of all processor time since then, or 0 if it is unknown."""
         stolen, all_ticks = self._ticks()
         return max(0, stolen - self._stolen) / max(all_ticks - self._all, 1)
 
     def _ticks(self) -> tuple[int, int]:
-        """Stolen, and all: user, nice, system, idle, iowait, irq, softirq, steal."""
+        """Return the stolen ticks and all ticks (user to steal, the first eight columns)."""
         try:
             _, *ticks = self._statistics.read_text(encoding="ascii").partition("\n")[0].split()[:9]
         except (OSError, ValueError):
             return 0, 0
-        return int(ticks[7]) if len(ticks) > 7 else 0, sum(map(int, ticks))
+        stolen = int(ticks[7]) if len(ticks) > 7 else 0
+        return stolen, sum(map(int, ticks))
 
 
-# Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
-# second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
+# Mean time between two probes. Each wakes the process, which took 70 µs of a core in our
+# measurement. At 50 a second that is 0.35 %, which an engine that computes on all cores loses. A
+# trial of two seconds still has a p99.
 PROBE_INTERVAL_S = 0.020
-# With many streams the process is awake anyway, and a look costs some microseconds.
-MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.005
+# With many streams the process is awake anyway, and a probe costs some microseconds.
+MANY_STREAMS = 64
+QUICK_PROBE_INTERVAL_S = 0.005
 
 
 class HealthMonitor:
-    """Looks at the loop at random moments and notes how long each look had to wait.
+    """A monitor that probes the event loop at random moments and notes how late each probe was.
 
-    The moments are a Poisson process, so the waits have the distribution that an arriving byte meets (Poisson
-    arrivals see time averages); a fixed period could fall into step with the tokens. Moments that pass while the
-    loop is blocked all count, so one long block is not one sample.
+    The moments are a Poisson process, so the delays have the distribution that an arriving byte
+    meets (Poisson arrivals see time averages). A fixed period could fall into step with the tokens.
+    All moments that pass while the loop is blocked count, so a long block is more than one sample.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, streams: int) -> None:
@@ -92,8 +102,9 @@ class HealthMonitor:
         self.timer = Timer()
         self._random = random.Random(0)
         self._lags: list[float] = []
-        self._lateness, self._unread = array("d"), array("d")
-        self._tick_s = 0.0  # to which the kernel says how long something lay unread; 0.0: exactly
+        self._lateness = array("d")
+        self._unread = array("d")
+        self._tick_s = 0.0  # resolution of the unread times, or 0.0 if they are exact
         self._ticks: set[int] = set()
         self._wall_clock = WallClock()
         self._stolen_time = StolenTime()
@@ -102,7 +113,7 @@ class HealthMonitor:
         self._cpu_started = 0.0
 
     def start(self, zero: float) -> None:
-        """Shortly before time zero; looks from then on."""
+        """Begin to probe at time zero. Call it shortly before."""
         self._started = zero
         self._cpu_started = time.process_time()
         self._due = zero + self._random.expovariate(1 / self._interval_s)
@@ -110,7 +121,7 @@ class HealthMonitor:
         self._loop.add_reader(self.timer.fileno(), self._look)
 
     def note_exchange(self, exchange: Exchange) -> None:
-        """One that has ended."""
+        """Note how late an exchange that has ended was sent and noticed."""
         if exchange.sent is not None:
             self._lateness.append(exchange.sent - exchange.ready)
         if exchange.unread_s is not None:
@@ -120,10 +131,11 @@ class HealthMonitor:
                 self._ticks.add(int(exchange.response.times[0] / exchange.unread_step_s))
 
     def stop(self) -> WorkerHealth:
+        """Stop probing and return the measurements."""
         now = time.monotonic()
-        # Before the figures, which take some milliseconds themselves.
+        # Before the statistics, which take some milliseconds themselves.
         cpu_share = (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
-        self._note(now)  # moments that are due count, also when the loop did not come to them
+        self._note(now)  # due moments count even if the loop did not come to them
         self._loop.remove_reader(self.timer.fileno())
         self.timer.close()
         unread_mean_s, unread_p99_s = self._unread_times()
@@ -139,18 +151,19 @@ class HealthMonitor:
         )
 
     def _unread_times(self) -> tuple[float, float]:
-        """Mean and p99 of how long first tokens lay unread, as far as that is certain.
+        """Return the mean and p99 of the certain part of the time that first tokens waited unread.
 
-        The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows when it
-        received each. Where it says so in whole ticks, one value may be a tick too high, and a mean by half a tick over
-        the root of the number of different ticks, of which twice is taken off.
+        The probes see average moments, but the first tokens of a batch arrive in the same moment.
+        The kernel knows when it received each. If it counts in whole ticks, one value may be a tick
+        too high. The error of the mean is half a tick over the root of the number of different
+        ticks. Twice that is subtracted.
         """
-        mean_s, p99_s = _mean(self._unread), _p99(self._unread)
+        mean_s = _mean(self._unread)
+        p99_s = _p99(self._unread)
         if not self._tick_s:
             return mean_s, p99_s
-        return max(0.0, mean_s - self._tick_s / len(self._ticks) ** 0.5), max(
-            0.0, p99_s - self._tick_s
-        )
+        mean_error_s = self._tick_s / len(self._ticks) ** 0.5
+        return max(0.0, mean_s - mean_error_s), max(0.0, p99_s - self._tick_s)
 
     def _look(self) -> None:
         self.timer.acknowledge()
@@ -164,7 +177,7 @@ class HealthMonitor:
 
 
 def _worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
-    """The largest of each figure; the kernel's times only where all have them."""
+    """Return the worst value of each measurement. Kernel times need all workers to have them."""
     return WorkerHealth(
         send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
         send_lateness_mean_s=max(worker.send_lateness_mean_s or 0.0 for worker in workers),
@@ -178,6 +191,7 @@ def _worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
 
 
 def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
+    """Return the health of the whole client from its workers."""
     return ClientHealth(**_worst_health(workers).model_dump(), workers=tuple(workers))
 
 

@@ -1,5 +1,7 @@
-"""The files that workloads name, texts and traces: read, checked before anything starts, and hashed so that a
-changed one is noticed."""
+"""The files that workloads name: texts and traces.
+
+They are read and checked before anything starts, and hashed so that a later run notices a change.
+"""
 
 import hashlib
 import json
@@ -15,11 +17,11 @@ from bitbench.study.workload import Api, Trace, Workload
 from bitbench.util.errors import StudyFileError
 from bitbench.util.files import UnreadableFileError, read_text_file
 
-Messages = list[dict[str, str]]  # as the chat endpoint takes them: role and content
+Messages = list[dict[str, str]]  # role and content, as the chat endpoint takes them
 Text = str | Messages
 
-# ShareGPT's conversations, the largest texts in use, have two thirds of it; as a trace it is 20 million requests of 50
-# bytes, twice as many as a trial may have.
+# ShareGPT's conversations, the largest texts in use, have two thirds of this. For a trace it is 20
+# million requests of 50 bytes, twice as many as a trial may have.
 LARGEST_FILE_BYTES = 2**30
 
 _PARAGRAPH_END = re.compile(r"\n\s*\n")
@@ -30,39 +32,49 @@ Item = TypeVar("Item")
 
 
 def _read_once(
-    path: Path, what: str, parse: Callable[[Path, str], Sequence[Item]]
+    path: Path, kind: str, parse: Callable[[Path, str], Sequence[Item]]
 ) -> Sequence[Item]:
+    """Return the parsed items of a file, from a cache if the file has not changed.
+
+    Raise StudyFileError if it cannot be read.
+    """
     try:
         state = path.stat()
         items: Sequence[Item] = _read(path, parse, state.st_mtime_ns, state.st_size)
     except OSError as problem:
-        raise StudyFileError(f"the {what} {path} cannot be read: {problem.strerror}") from problem
+        raise StudyFileError(f"the {kind} {path} cannot be read: {problem.strerror}") from problem
     except UnreadableFileError as problem:
-        raise StudyFileError(f"the {what} {path} cannot be read: {problem}") from problem
+        raise StudyFileError(f"the {kind} {path} cannot be read: {problem}") from problem
     return items
 
 
-@lru_cache(maxsize=8)  # every trial takes from it; a changed file is another one
-def _read(path: Path, parse: Callable[[Path, str], Json], changed_ns: int, size: int) -> Json:  # noqa: ARG001
+@lru_cache(maxsize=8)  # every trial reads the files of its workload
+def _read(
+    path: Path,
+    parse: Callable[[Path, str], Json],
+    changed_ns: int,  # noqa: ARG001
+    size: int,  # noqa: ARG001
+) -> Json:
     return parse(path, read_text_file(path, largest_bytes=LARGEST_FILE_BYTES))
 
 
 def read_texts(path: Path) -> Sequence[Text]:
-    """Every prompt of the file, in its order; raises StudyFileError with the place that is wrong.
+    """Return every prompt of the file, in order. Raise StudyFileError with the wrong line or item.
 
-    The layout is recognised by the content: JSON lines whose objects have `prompt`, `text`, `messages` or ShareGPT's
-    `conversations`; one JSON list of such objects, as ShareGPT is published; or plain text, a prompt per paragraph.
+    The layout follows from the content. JSON lines have objects with `prompt`, `text`, `messages`
+    or ShareGPT's `conversations`. A JSON list has such objects, too, as ShareGPT is published. Any
+    other content is plain text with a prompt per paragraph.
     """
     return _read_once(path, "texts", _parse_texts)
 
 
 def _parse_texts(path: Path, content: str) -> Sequence[Text]:
     texts = []
-    for where, item in _items(path, content):
+    for position, item in _items(path, content):
         try:
             text = _text(item)
         except (TypeError, KeyError) as problem:
-            raise StudyFileError(f"the texts {path}, {where}: {problem}") from problem
+            raise StudyFileError(f"the texts {path}, {position}: {problem}") from problem
         if text:
             texts.append(text)
     if not texts:
@@ -71,16 +83,17 @@ def _parse_texts(path: Path, content: str) -> Sequence[Text]:
 
 
 def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
-    """Each with the words for its place."""
+    """Yield each item with a name for its position, such as `line 3`."""
     start = content.lstrip()[:1]
     if start == "[":
         try:
-            whole = json.loads(content)
+            items = json.loads(content)
         except (ValueError, RecursionError) as problem:
             raise StudyFileError(
                 f"the texts {path} start like a JSON list but are not valid JSON: {problem}"
             ) from problem
-        yield from ((f"item {number}", item) for number, item in enumerate(whole, start=1))
+        for number, item in enumerate(items, start=1):
+            yield f"item {number}", item
     elif start == "{":
         for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
@@ -91,14 +104,15 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
                         f"the texts {path}, line {number}: not JSON: {problem}"
                     ) from problem
     else:
-        paragraphs = _PARAGRAPH_END.split(content)
-        yield from (
-            (f"paragraph {number}", text.strip()) for number, text in enumerate(paragraphs, start=1)
-        )
+        for number, paragraph in enumerate(_PARAGRAPH_END.split(content), start=1):
+            yield f"paragraph {number}", paragraph.strip()
 
 
 def _text(item: Json) -> Text | None:
-    """None for an item that asks nothing, such as a conversation that begins with an answer."""
+    """Return the prompt of an item.
+
+    Return None if it asks nothing, such as a conversation that begins with an answer.
+    """
     if isinstance(item, str):
         return item
     if not isinstance(item, dict):
@@ -116,59 +130,71 @@ def _text(item: Json) -> Text | None:
 
 
 def _messages(messages: Json) -> Messages | None:
-    """Up to the last question: what comes after it would be the answer."""
-    known = _turns(messages, "messages", "role", "content")
-    while known and known[-1][0] != "user":
-        known.pop()
-    return [{"role": role, "content": content} for role, content in known] or None
+    """Return the messages up to the last question, without the answer to it."""
+    turns = _turns(messages, "messages", "role", "content")
+    while turns and turns[-1][0] != "user":
+        turns.pop()
+    return [{"role": role, "content": content} for role, content in turns] or None
 
 
-def _first_question(turns: Json) -> str | None:
-    known = _turns(turns, "conversations", "from", "value")
-    return known[0][1] if known and known[0][0] in _HUMAN else None
+def _first_question(conversations: Json) -> str | None:
+    turns = _turns(conversations, "conversations", "from", "value")
+    if not turns or turns[0][0] not in _HUMAN:
+        return None
+    return turns[0][1]
 
 
-def _turns(items: Json, name: str, who: str, what: str) -> list[tuple[str, str]]:
-    if not isinstance(items, list) or not all(
-        isinstance(item, dict)
-        and isinstance(item.get(who), str)
-        and isinstance(item.get(what), str)
-        for item in items
-    ):
-        raise TypeError(f"`{name}` is not a list of objects with `{who}` and `{what}`")
-    return [(item[who], item[what]) for item in items]
+def _turns(items: Json, name: str, role_key: str, text_key: str) -> list[tuple[str, str]]:
+    """Return the role and text of each item. Raise TypeError if an item lacks one."""
+    problem = f"`{name}` is not a list of objects with `{role_key}` and `{text_key}`"
+    if not isinstance(items, list):
+        raise TypeError(problem)
+    turns: list[tuple[str, str]] = []
+    for item in items:
+        if not isinstance(item, dict):
+            raise TypeError(problem)
+        role = item.get(role_key)
+        text = item.get(text_key)
+        if not isinstance(role, str) or not isinstance(text, str):
+            raise TypeError(problem)
+        turns.append((role, text))
+    return turns
 
 
 MOONCAKE_BLOCK_TOKENS = 512
 
 
 class TraceRow(NamedTuple):
+    """A request of a trace."""
+
     at_s: float  # from the first request of the trace
     input_tokens: int
     output_tokens: int
-    blocks: tuple[
-        int, ...
-    ] = ()  # ids of the blocks of MOONCAKE_BLOCK_TOKENS that the prompt begins with
+    # Ids of the blocks of MOONCAKE_BLOCK_TOKENS that the prompt begins with.
+    blocks: tuple[int, ...] = ()
 
 
 def read_trace(path: Path) -> Sequence[TraceRow]:
-    """The requests in the order of their times, the first at zero; raises StudyFileError with the line that is wrong.
+    """Return the requests in order of time, the first at zero.
 
-    Mooncake's layout: JSON lines with timestamp (milliseconds), input_length, output_length and, as a rule, hash_ids,
-    which name the blocks of 512 tokens that a prompt is made of: where two begin with the same ids, they begin alike.
-    Requests without input or output tokens are skipped.
+    The layout is Mooncake's: JSON lines with timestamp (milliseconds), input_length, output_length
+    and usually hash_ids. These name the blocks of 512 tokens that a prompt consists of. Prompts
+    that begin with the same ids begin with the same tokens. Requests without input or output tokens
+    are skipped. Raise StudyFileError with the line that is wrong.
     """
     return _read_once(path, "trace", _parse_trace)
 
 
 def _parse_trace(path: Path, content: str) -> Sequence[TraceRow]:
-    rows = [
-        row for row in _rows(path, content.splitlines()) if row.input_tokens and row.output_tokens
-    ]
+    rows: list[TraceRow] = []
+    for row in _rows(path, content.splitlines()):
+        if row.input_tokens and row.output_tokens:
+            rows.append(row)
     if not rows:
         raise StudyFileError(f"the trace {path} contains no request with input and output tokens")
     rows.sort(key=lambda row: row.at_s)
-    return [row._replace(at_s=row.at_s - rows[0].at_s) for row in rows]
+    first_s = rows[0].at_s
+    return [row._replace(at_s=row.at_s - first_s) for row in rows]
 
 
 def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
@@ -178,10 +204,10 @@ def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
         try:
             yield _mooncake_row(line)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as problem:
-            missing = (
-                f"the field {problem} is missing" if isinstance(problem, KeyError) else str(problem)
-            )
-            raise StudyFileError(f"the trace {path}, line {number}: {missing}") from problem
+            cause = str(problem)
+            if isinstance(problem, KeyError):
+                cause = f"the field {problem} is missing"
+            raise StudyFileError(f"the trace {path}, line {number}: {cause}") from problem
 
 
 def _mooncake_row(line: str) -> TraceRow:
@@ -189,10 +215,11 @@ def _mooncake_row(line: str) -> TraceRow:
     if not isinstance(row, dict):
         raise TypeError("not a JSON object")
     blocks = row.get("hash_ids") or []
-    if not isinstance(blocks, list) or not all(
-        isinstance(block, int) and block >= 0 for block in blocks
-    ):
+    if not isinstance(blocks, list):
         raise TypeError("hash_ids is not a list of whole numbers")
+    for block in blocks:
+        if not isinstance(block, int) or block < 0:
+            raise TypeError("hash_ids is not a list of whole numbers")
     return TraceRow(
         _seconds(str(row["timestamp"])) / 1000,
         _tokens("input_length", row["input_length"]),
@@ -222,28 +249,32 @@ def _tokens(name: str, value: str | int) -> int:
 
 
 def check_input_files(workloads: Sequence[Workload], folder: Path) -> None:
-    """Raises StudyFileError, with the field that names the file, for the first that cannot be used."""
+    """Raise StudyFileError with the field of the study for the first file that cannot be used."""
     for index, workload in enumerate(workloads):
-        for field, _ in workload.files:
+        for location, _ in workload.files:
             try:
                 if isinstance(workload.arrival, Trace):
                     input_trace_rows(workload, folder)
                 else:
                     usable_texts(workload, folder)
             except StudyFileError as error:
-                raise StudyFileError(str(error), ("workloads", index, *field)) from error
+                raise StudyFileError(str(error), ("workloads", index, *location)) from error
 
 
 def hash_input_files(workloads: Sequence[Workload], folder: Path) -> dict[str, str]:
-    """SHA-256 of each file by the name that the study gives it."""
+    """Return the SHA-256 of each file by its name in the study."""
+    names: set[str] = set()
+    for workload in workloads:
+        names.update(name for _, name in workload.files)
     hashes = {}
-    for name in sorted({name for workload in workloads for _, name in workload.files}):
+    for name in sorted(names):
         with (folder / name).open("rb") as file:
             hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
     return hashes
 
 
 def usable_texts(workload: Workload, folder: Path) -> Sequence[Text]:
+    """Return the prompts of a workload. Raise StudyFileError if its API does not take them."""
     assert workload.text is not None
     path = folder / workload.text.file
     texts = read_texts(path)
@@ -253,13 +284,15 @@ def usable_texts(workload: Workload, folder: Path) -> Sequence[Text]:
 
 
 def input_trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
-    """The part of the trace that the workload replays."""
+    """Return the part of the trace that the workload replays."""
     assert isinstance(workload.arrival, Trace)
     rows = read_trace(folder / workload.arrival.file)
     if workload.duration is not None:
-        return [row for row in rows if row.at_s < workload.duration * workload.arrival.speed]
+        end_s = workload.duration * workload.arrival.speed
+        return [row for row in rows if row.at_s < end_s]
     if workload.requests is not None and len(rows) < workload.requests:
         raise StudyFileError(
-            f"the trace {workload.arrival.file} has {len(rows)} requests, but the workload needs {workload.requests}"
+            f"the trace {workload.arrival.file} has {len(rows)} requests, "
+            f"but the workload needs {workload.requests}"
         )
     return rows[: workload.requests]

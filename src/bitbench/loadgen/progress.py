@@ -1,4 +1,4 @@
-"""What a worker says while its trial runs, and the sum of what all of them say."""
+"""Progress messages of workers while a trial runs, and their sum."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -23,17 +23,20 @@ class Snapshot(NamedTuple):
 
 
 class RunningCounts:
-    """Counts at the end of an answer, never for a token."""
+    """The running counts of a worker, updated at the end of each answer and never per token."""
 
     def __init__(self, requests: int, report: Callable[[Snapshot], None]) -> None:
         self._requests = requests
         self._report = report
         self._zero = 0.0
         self._in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
-        self._succeeded = self._failed = self._chunks = 0
+        self._succeeded = 0
+        self._failed = 0
+        self._chunks = 0
         self._next: asyncio.TimerHandle | None = None
 
     def ended(self, exchange: Exchange) -> None:
+        """Count an exchange that has ended."""
         if exchange.succeeded:
             self._succeeded += 1
         else:
@@ -41,8 +44,9 @@ class RunningCounts:
         self._chunks += len(exchange.response.parts)
 
     def start(self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]]) -> None:
-        """Report at once and from then on, until stopped."""
-        self._zero, self._in_flight = zero, in_flight
+        """Report now, and go on until stopped."""
+        self._zero = zero
+        self._in_flight = in_flight
         self._tell_and_go_on()
 
     def stop(self) -> None:
@@ -56,35 +60,55 @@ class RunningCounts:
         self._next = asyncio.get_running_loop().call_later(INTERVAL_S, self._tell_and_go_on)
 
     def _snapshot(self) -> Snapshot:
+        chunks = self._chunks
+        for exchange, _ in self._in_flight.values():
+            chunks += len(exchange.response.parts)
         return Snapshot(
             elapsed_s=monotonic() - self._zero,
             requests=self._requests,
             running=len(self._in_flight),
             succeeded=self._succeeded,
             failed=self._failed,
-            chunks=self._chunks
-            + sum(len(exchange.response.parts) for exchange, _ in self._in_flight.values()),
+            chunks=chunks,
         )
 
 
 def sum_progress_snapshots(
     snapshots: Sequence[Snapshot], before: LoadProgress | None
 ) -> LoadProgress:
-    """All workers together; rates since `before`."""
-    elapsed_s = max(snapshot.elapsed_s for snapshot in snapshots)
-    chunks = sum(snapshot.chunks for snapshot in snapshots)
-    succeeded = sum(snapshot.succeeded for snapshot in snapshots)
-    failed = sum(snapshot.failed for snapshot in snapshots)
-    passed_s = elapsed_s - (before.elapsed_s if before else 0.0)
-    new_chunks = chunks - (before.chunks if before else 0)
-    new_ends = succeeded + failed - (before.succeeded + before.failed if before else 0)
+    """Return the sum of all workers, with rates since `before`."""
+    elapsed_s = 0.0
+    requests = 0
+    running = 0
+    succeeded = 0
+    failed = 0
+    chunks = 0
+    for snapshot in snapshots:
+        elapsed_s = max(elapsed_s, snapshot.elapsed_s)
+        requests += snapshot.requests
+        running += snapshot.running
+        succeeded += snapshot.succeeded
+        failed += snapshot.failed
+        chunks += snapshot.chunks
+    passed_s = elapsed_s
+    new_chunks = chunks
+    new_ends = succeeded + failed
+    if before is not None:
+        passed_s -= before.elapsed_s
+        new_chunks -= before.chunks
+        new_ends -= before.succeeded + before.failed
+    chunks_per_s = 0.0
+    requests_per_s = 0.0
+    if passed_s > 0:
+        chunks_per_s = new_chunks / passed_s
+        requests_per_s = new_ends / passed_s
     return LoadProgress(
         elapsed_s=elapsed_s,
-        requests=sum(snapshot.requests for snapshot in snapshots),
-        running=sum(snapshot.running for snapshot in snapshots),
+        requests=requests,
+        running=running,
         succeeded=succeeded,
         failed=failed,
         chunks=chunks,
-        chunks_per_s=new_chunks / passed_s if passed_s > 0 else 0.0,
-        requests_per_s=new_ends / passed_s if passed_s > 0 else 0.0,
+        chunks_per_s=chunks_per_s,
+        requests_per_s=requests_per_s,
     )

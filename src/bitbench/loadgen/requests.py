@@ -1,5 +1,7 @@
-"""The requests of a trial, made before the clock starts: when each is due, what it asks, and its bytes, from the
-workload and the seed alone."""
+"""The requests of a trial, made before the clock starts.
+
+The workload and the seed alone decide when each request is due, what it asks, and its bytes.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +36,10 @@ from bitbench.util.version import __version__
 
 
 def _request_generator(seed: tuple[int, ...], purpose: str) -> np.random.Generator:
-    """One stream of numbers for each purpose, so that a workload that uses one more keeps the others."""
+    """Return the random generator for one purpose.
+
+    Each purpose has its own numbers, so that a workload with one more purpose keeps the others.
+    """
     return np.random.default_rng((*seed, crc32(purpose.encode())))
 
 
@@ -42,7 +47,10 @@ Times = npt.NDArray[np.float64]
 
 
 def open_loop_times(workload: Workload, seed: tuple[int, ...]) -> Times:
-    """When each request, or each conversation, begins. The first one at zero; a trace has its own times."""
+    """Return when each request or conversation begins, the first at zero.
+
+    Raise ValueError for an arrival without a schedule, such as a trace, which has its own times.
+    """
     assert workload.request_count is not None
     count = workload.request_count // workload.turns
     arrival = workload.arrival
@@ -58,11 +66,12 @@ Ids = npt.NDArray[np.int64]
 
 
 class PromptSource:
-    """Random token ids, of words where they are known, reproducible from the seed and the number of the request.
+    """A source of random prompts, reproducible from the seed and the number of the request.
 
-    No two prompts of a trial begin with the same token (as long as the vocabulary lasts; then not with the same two),
-    so not even a part of one can come out of a prefix cache. Special ids never appear: an end-of-text inside a prompt
-    would change the work.
+    It uses the token ids of words if these are known. No two prompts of a trial begin with the
+    same token, or if the vocabulary is too small, with the same two. So not even a part of a prompt
+    can come from a prefix cache. Special ids never appear: an end-of-text in a prompt would change
+    the work.
     """
 
     def __init__(self, vocabulary: Vocabulary, seed: tuple[int, ...]) -> None:
@@ -70,27 +79,25 @@ class PromptSource:
         self._allowed = words if words.size else _usable(np.arange(vocabulary.size), vocabulary)
         if self._allowed.size == 0:
             raise ValueError(
-                f"all {vocabulary.size} token ids of the vocabulary are special: no prompt can be generated"
+                f"all {vocabulary.size} token ids of the vocabulary are special: "
+                "no prompt can be generated"
             )
         self._seed = seed
         self._first = np.random.default_rng(seed).permutation(self._allowed)
 
     def prompt(self, request: int, tokens: int) -> Ids:
-        """Begins as no other request's prompt does."""
-        draw = np.random.default_rng((*self._seed, request)).integers(
-            self._allowed.size, size=tokens
-        )
-        ids = self._allowed[draw]
-        times, place = divmod(request, self._first.size)
-        begin = self._first.take([place, place + times + 1], mode="wrap")
+        """Return a prompt that begins as no other request's prompt does."""
+        generator = np.random.default_rng((*self._seed, request))
+        ids = self._allowed[generator.integers(self._allowed.size, size=tokens)]
+        cycle, index = divmod(request, self._first.size)
+        begin = self._first.take([index, index + cycle + 1], mode="wrap")
         ids[:2] = begin[:tokens]
         return ids
 
     def passage(self, name: str, tokens: int) -> Ids:
-        """Always the same for the same name: what several prompts have in common."""
-        return self._allowed[
-            _request_generator(self._seed, name).integers(self._allowed.size, size=tokens)
-        ]
+        """Return a passage that several prompts share: the same one for the same name."""
+        generator = _request_generator(self._seed, name)
+        return self._allowed[generator.integers(self._allowed.size, size=tokens)]
 
 
 def _usable(ids: Ids, vocabulary: Vocabulary) -> Ids:
@@ -102,8 +109,10 @@ Prompt = list[int] | Text
 
 @dataclass(frozen=True, slots=True)
 class Ask:
+    """The prompt of a request and how many tokens it asks for."""
+
     prompt: Prompt
-    input_tokens: int | None  # None where only the server's tokenizer knows
+    input_tokens: int | None  # None if only the server's tokenizer knows
     output_tokens: int
 
 
@@ -111,26 +120,34 @@ Counts = npt.NDArray[np.int32]
 
 
 def _draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str) -> Counts:
-    """So many lengths; around the mean where there is one, and then set to `min` or `max` if beyond."""
+    """Return `count` lengths.
+
+    Lengths around a mean are set to `min` or `max` if they are beyond it.
+    """
     if not isinstance(length, Lengths):
         return np.full(count, length, dtype=np.int32)
-    draw = _request_generator(seed, purpose)
+    generator = _request_generator(seed, purpose)
     if length.mean is None or length.sd is None:
-        return draw.integers(length.shortest, length.longest, size=count, endpoint=True).astype(
-            np.int32
-        )
-    drawn = np.rint(draw.normal(length.mean, length.sd, count))
+        lengths = generator.integers(length.shortest, length.longest, size=count, endpoint=True)
+        return lengths.astype(np.int32)
+    drawn = np.rint(generator.normal(length.mean, length.sd, count))
     return np.clip(drawn, length.shortest, length.longest).astype(np.int32)
 
 
 class Asks(Protocol):
-    """What a trial asks. Each ask is drawn by its number alone, so that a process draws its own ones only."""
+    """The asks of a trial.
+
+    An ask depends on its number alone, so that a process makes only the asks that it sends.
+    """
 
     def ask(self, number: int) -> Ask: ...
 
 
 class _TraceAsks:
-    """As long as the trace says, cut to what the workload allows; prompts begin alike where its blocks do."""
+    """The asks of a trace, with its lengths cut to what the workload allows.
+
+    Prompts begin with the same tokens if their blocks in the trace do.
+    """
 
     def __init__(self, job: LoadJob, rows: Sequence[TraceRow]) -> None:
         self._rows = rows
@@ -142,20 +159,18 @@ class _TraceAsks:
         row = self._rows[number]
         length = min(row.input_tokens, self._most_in)
         needed = -(-length // MOONCAKE_BLOCK_TOKENS)
-        parts = [
-            self._source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS)
-            for block in row.blocks[:needed]
-        ]
+        parts: list[Ids] = []
+        for block in row.blocks[:needed]:
+            parts.append(self._source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS))
         rest = length - len(parts) * MOONCAKE_BLOCK_TOKENS
         if rest > 0:
             parts.append(self._source.prompt(number, rest))
-        return Ask(
-            np.concatenate(parts)[:length].tolist(), length, min(row.output_tokens, self._most_out)
-        )
+        prompt = np.concatenate(parts)[:length].tolist()
+        return Ask(prompt, length, min(row.output_tokens, self._most_out))
 
 
 class _TextAsks:
-    """Texts in a seeded random order; once each, and then again where a file has fewer than are asked for."""
+    """The texts of a file in a seeded random order. They repeat if the file has too few."""
 
     def __init__(self, job: LoadJob, count: int) -> None:
         self._texts = usable_texts(job.workload, job.folder)
@@ -168,14 +183,16 @@ class _TextAsks:
 
 
 class _RandomAsks:
-    """Turn after turn of each conversation; a workload without conversations has one turn in each.
+    """Random asks, turn after turn of each conversation.
 
-    The history of a later turn holds made-up answers of the length that was asked for, not those of the server: so
-    requests are the same for every config, and known before the first one is sent.
+    A workload without conversations has one turn in each. The history of a later turn has made-up
+    answers of the requested length, not the server's. So requests are the same for every config,
+    and known before the first one is sent.
     """
 
     def __init__(self, job: LoadJob, count: int) -> None:
-        workload, seed = job.workload, job.seed
+        workload = job.workload
+        seed = job.seed
         self._turns = workload.turns
         self._source = PromptSource(job.vocabulary, seed)
         self._inputs = _draw_lengths(workload.input_tokens, count, seed, "input lengths")
@@ -185,10 +202,9 @@ class _RandomAsks:
     def ask(self, number: int) -> Ask:
         history: list[Ids] = []
         for earlier in range(number - number % self._turns, number):
-            history += [
-                self._said(earlier),
-                self._source.passage(f"answer {earlier}", int(self._outputs[earlier])),
-            ]
+            history.append(self._said(earlier))
+            answer_tokens = int(self._outputs[earlier])
+            history.append(self._source.passage(f"answer {earlier}", answer_tokens))
         prompt = np.concatenate([*history, self._prefix(number), self._said(number)])
         return Ask(prompt.tolist(), prompt.size, int(self._outputs[number]))
 
@@ -196,13 +212,14 @@ class _RandomAsks:
         return self._shared if self._sharing[number] else self._shared[:0]
 
     def _said(self, number: int) -> Ids:
+        """Return the new part of a prompt, without the history and the shared prefix."""
         return self._source.prompt(number, int(self._inputs[number]) - self._prefix(number).size)
 
 
 def _shared_prefix(
     workload: Workload, count: int, seed: tuple[int, ...], source: PromptSource
 ) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """Return what prompts begin with, and which prompts do. The share is met exactly, up to rounding."""
+    """Return the shared prefix, and which prompts have it: exactly their share, up to rounding."""
     shared = workload.shared_prefix
     if shared is None:
         return np.empty(0, dtype=np.int64), np.zeros(count, dtype=np.bool_)
@@ -214,9 +231,9 @@ PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
 
 
 def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | None) -> bytes:
-    """A streaming request with greedy sampling and the usage in its last chunk.
+    """Return a streaming request with greedy sampling and the usage in its last chunk.
 
-    `batch_size` is for a server that runs static batches: so many requests belong together.
+    `batch_size` tells a server that runs static batches how many requests belong together.
     """
     body = json.dumps(
         {
@@ -238,9 +255,8 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
         "Content-Length": str(len(body)),
     }
     if not endpoint.keeps_connections:
-        headers["Connection"] = (
-            "close"  # then its answer says so too, and the next request gets a new one
-        )
+        # The answer then says so too, and the next request gets a new connection.
+        headers["Connection"] = "close"
     if endpoint.api_key:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"
     if endpoint.batch_header is not None and batch_size is not None:
@@ -252,18 +268,18 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
 def _prompt(ask: Ask, api: Api) -> dict[str, Json]:
     if api is Api.COMPLETIONS:
         return {"prompt": ask.prompt}
-    return {
-        "messages": [{"role": "user", "content": ask.prompt}]
-        if isinstance(ask.prompt, str)
-        else ask.prompt
-    }
+    if isinstance(ask.prompt, str):
+        return {"messages": [{"role": "user", "content": ask.prompt}]}
+    return {"messages": ask.prompt}
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """`at_s` counts from the trial's start; None: `think_s` after the request before it on its `stream` has ended.
+    """A request with its bytes and the time when it is due.
 
-    A stream is one client that waits for its answers; None where requests come on a schedule (open loop).
+    `at_s` counts from the start of the trial. With None, the request is due `think_s` after the end
+    of the one before it on its `stream`. A stream is a client that waits for its answers. It is
+    None if requests come on a schedule (open loop).
     """
 
     number: int  # within the trial, over all workers
@@ -272,48 +288,47 @@ class PlannedRequest:
     at_s: float | None
     asked_input_tokens: int | None
     asked_output_tokens: int | None
-    most_output_tokens: int  # what its answer may have; the same where an exact length is asked for
-    think_s: float = (
-        0.0  # planned this long after the end of the one before; only where `at_s` is None
-    )
+    most_output_tokens: int  # upper limit for its answer, or the exact length if that is requested
+    think_s: float = 0.0  # only used if `at_s` is None
 
 
 class Slots(NamedTuple):
-    """When requests are due, and which of the asks each is, by their number."""
+    """When requests are due, and the number of the ask of each."""
 
     ask: npt.NDArray[np.int64]
-    stream: npt.NDArray[np.int64]  # -1: none
-    at_s: Times  # NaN: after the request before it on its stream
+    stream: npt.NDArray[np.int64]  # -1 without a stream
+    at_s: Times  # NaN if it follows the request before it on its stream
 
-    def only(self, places: npt.NDArray[np.int64]) -> "Slots":
-        return Slots(self.ask[places], self.stream[places], self.at_s[places])
+    def only(self, positions: npt.NDArray[np.int64]) -> "Slots":
+        """Return the slots at these positions."""
+        return Slots(self.ask[positions], self.stream[positions], self.at_s[positions])
 
 
 class RequestPlan:
-    """The requests of one process, in the order in which they are begun as far as that is known. Only when they are due
-    is known of all of them; each is made from that when it is wanted, or ahead of it."""
+    """The requests of one process, in the order in which they begin as far as that is known.
+
+    It knows in advance when each request is due. It makes a request when it is needed, or ahead.
+    """
 
     def __init__(
         self, job: LoadJob, asks: Asks, numbers: npt.NDArray[np.int64], slots: Slots
     ) -> None:
-        workload, endpoint = job.workload, job.endpoint
+        workload = job.workload
+        endpoint = job.endpoint
         if not workload.output_forced:
-            extra = {
-                name: value for name, value in endpoint.extra_body.items() if name != "ignore_eos"
-            }
-            endpoint = replace(endpoint, extra_body=extra)
+            extra_body = dict(endpoint.extra_body)
+            extra_body.pop("ignore_eos", None)
+            endpoint = replace(endpoint, extra_body=extra_body)
         self.slots = slots
-        self._workload, self._endpoint, self._asks, self._numbers = (
-            workload,
-            endpoint,
-            asks,
-            numbers,
-        )
+        self._workload = workload
+        self._endpoint = endpoint
+        self._asks = asks
+        self._numbers = numbers
         self._think_s = workload.conversation.think if workload.conversation else 0.0
         self._batch_size = None if workload.open_loop else workload.concurrency
         self._made: dict[int, PlannedRequest] = {}
-        self._taken: set[int] = set()  # before they were made ahead
-        self._ahead = 0  # places before it were made
+        self._taken: set[int] = set()  # positions that were taken before they were made ahead
+        self._ahead = 0  # positions before it are made
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -321,48 +336,50 @@ class RequestPlan:
     def __iter__(self) -> Iterator[PlannedRequest]:
         return map(self.make, range(len(self)))
 
-    def make(self, place: int) -> PlannedRequest:
+    def make(self, position: int) -> PlannedRequest:
+        """Make the request at a position."""
         slots = self.slots
-        ask = int(slots.ask[place])
-        asked = self._asks.ask(ask)
-        at_s = None if np.isnan(slots.at_s[place]) else float(slots.at_s[place])
+        ask = self._asks.ask(int(slots.ask[position]))
+        api = self._workload.api
+        at_s = slots.at_s[position]
+        due_s = None if np.isnan(at_s) else float(at_s)
+        exact_tokens = ask.output_tokens if self._workload.output_forced else None
         return PlannedRequest(
-            number=int(self._numbers[place]),
-            data=request_bytes(
-                self._endpoint, asked, api=self._workload.api, batch_size=self._batch_size
-            ),
-            stream=self.stream(place),
-            at_s=at_s,
-            asked_input_tokens=asked.input_tokens,
-            asked_output_tokens=asked.output_tokens if self._workload.output_forced else None,
-            most_output_tokens=asked.output_tokens,
-            think_s=self.think_s(place),
+            number=int(self._numbers[position]),
+            data=request_bytes(self._endpoint, ask, api=api, batch_size=self._batch_size),
+            stream=self.stream(position),
+            at_s=due_s,
+            asked_input_tokens=ask.input_tokens,
+            asked_output_tokens=exact_tokens,
+            most_output_tokens=ask.output_tokens,
+            think_s=self.think_s(position),
         )
 
-    def think_s(self, place: int) -> float:
-        """How long after the request before it on its stream it is due."""
-        return self._think_s if self.slots.ask[place] % self._workload.turns else 0.0
+    def think_s(self, position: int) -> float:
+        """Return the pause between the end of the request before it on its stream and this one."""
+        return self._think_s if self.slots.ask[position] % self._workload.turns else 0.0
 
-    def stream(self, place: int) -> int | None:
-        stream = int(self.slots.stream[place])
+    def stream(self, position: int) -> int | None:
+        """Return the stream of a request, or None if it has none."""
+        stream = int(self.slots.stream[position])
         return None if stream < 0 else stream
 
     def make_ahead(self, count: int = 1) -> None:
-        """Make so many further requests."""
+        """Make the next `count` requests."""
         until = min(self._ahead + count, len(self))
-        for place in range(self._ahead, until):
-            if place in self._taken:
-                self._taken.remove(place)
+        for position in range(self._ahead, until):
+            if position in self._taken:
+                self._taken.remove(position)
             else:
-                self._made[place] = self.make(place)
+                self._made[position] = self.make(position)
         self._ahead = until
 
-    def take(self, place: int) -> PlannedRequest:
-        """Return a request for the only time."""
-        if place >= self._ahead:
-            self._taken.add(place)
-            return self.make(place)
-        return self._made.pop(place)
+    def take(self, position: int) -> PlannedRequest:
+        """Return a request. It can be taken only once."""
+        if position >= self._ahead:
+            self._taken.add(position)
+            return self.make(position)
+        return self._made.pop(position)
 
 
 def plan_requests(
@@ -370,9 +387,9 @@ def plan_requests(
     owns: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
     | None = None,
 ) -> RequestPlan:
-    """Every request of the trial, or those that the caller `owns`, by their numbers and streams.
+    """Return all requests of a trial, or only the requests that the caller `owns`.
 
-    The same job gives the same requests at the same times; nothing in it depends on an answer.
+    The same job gives the same requests at the same times. Nothing depends on an answer.
     """
     asks, slots = _plan(job)
     numbers = np.arange(slots.ask.size)
@@ -382,35 +399,44 @@ def plan_requests(
 
 
 def _plan(job: LoadJob) -> tuple[Asks, Slots]:
+    """Return the asks of a job, and when each is due."""
     workload = job.workload
     if isinstance(workload.arrival, Trace):
         rows = input_trace_rows(workload, job.folder)
         at_s = np.array([row.at_s for row in rows]) / workload.arrival.speed
-        return _TraceAsks(job, rows), Slots(np.arange(len(rows)), np.full(len(rows), -1), at_s)
+        slots = Slots(np.arange(len(rows)), np.full(len(rows), -1), at_s)
+        return _TraceAsks(job, rows), slots
     count = workload.request_count
     assert count is not None
     asks = _RandomAsks(job, count) if workload.text is None else _TextAsks(job, count)
-    return asks, _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
+    slots = _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
+    return asks, slots
 
 
 def _on_schedule(job: LoadJob) -> Slots:
-    """Conversations begin when they are due, whatever the server does; their later turns follow their answers."""
+    """Return the slots of an open loop.
+
+    Conversations begin when they are due. Their later turns follow the answers.
+    """
     turns = job.workload.turns
     times = open_loop_times(job.workload, job.seed)
     turn, conversation = np.divmod(np.arange(turns * times.size), times.size)
-    return Slots(
-        ask=conversation * turns + turn,
-        stream=np.full(turn.size, -1) if turns == 1 else conversation,
-        at_s=np.where(turn == 0, times[conversation], np.nan),
-    )
+    stream = conversation if turns > 1 else np.full(turn.size, -1)
+    at_s = np.where(turn == 0, times[conversation], np.nan)
+    return Slots(conversation * turns + turn, stream, at_s)
 
 
 def _on_streams(workload: Workload, count: int) -> Slots:
-    """`concurrency` streams begin at zero; each goes on when its last answer is complete."""
-    turns, streams = workload.turns, workload.concurrency
+    """Return the slots of a closed loop.
+
+    `concurrency` streams begin at zero. Each continues when its last answer is complete.
+    """
+    turns = workload.turns
+    streams = workload.concurrency
     conversation, turn = np.divmod(np.arange(count // turns * turns), turns)
     order = np.lexsort((conversation, turn, conversation // streams))
-    conversation, turn = conversation[order], turn[order]
+    conversation = conversation[order]
+    turn = turn[order]
     is_first = (conversation < streams) & (turn == 0)
     return Slots(
         ask=conversation * turns + turn,

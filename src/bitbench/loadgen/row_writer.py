@@ -1,5 +1,8 @@
-"""Answers that have ended become rows, sums and Parquet: at the end of a trial, and of a long one while it runs, in
-pieces too short to delay a request."""
+"""Turns finished answers into rows, sums and Parquet.
+
+It does so at the end of a trial. In a long trial it works while the trial runs, in pieces that are
+too short to delay a request.
+"""
 
 import asyncio
 import secrets
@@ -21,20 +24,25 @@ from bitbench.study.base import Json
 from bitbench.study.workload import longest_length
 
 ROW_GROUP = 65_536  # requests
-# Output tokens of a trial whose answers are kept as they came until it ends: a gigabyte of events of 200 bytes.
+# Output tokens of a trial whose answers are stored undecoded until it ends: a gigabyte of events of
+# 200 bytes.
 KEPT_TOKENS = 5_000_000
-_BATCH = 64  # rows that become columns at once, in some 0.3 ms
-# Processor time of decoding between two looks of the event loop at its sockets, and as much again for so many answers
-# that wait: where they come faster than they are decoded, the client slows down and says so, and memory does not grow.
-_PIECE_S, _PIECE_ANSWERS = 0.0002, 64
+_BATCH = 64  # rows that become columns together, in about 0.3 ms
+# Processor time of decoding before the event loop gets a turn, and the same again for every
+# _PIECE_ANSWERS answers that wait. If answers arrive faster than they are decoded, the client slows
+# down and reports that, and memory does not grow.
+_PIECE_S = 0.0002
+_PIECE_ANSWERS = 64
 
 
 class RequestRowWriter:
-    """Holds what a process knows of its requests. A long trial is written to a file while it runs, so that answers do
-    not pile up."""
+    """A writer of the request rows of one process.
+
+    It writes a long trial to a file while the trial runs, so that answers do not accumulate.
+    """
 
     def __init__(self, job: LoadJob, requests: int) -> None:
-        self.zero = 0.0  # known when all is prepared; times in rows count from it
+        self.zero = 0.0  # set when everything is prepared. Times in rows count from it.
         self._job = job
         tokens = requests * longest_length(job.workload.output_tokens)
         self._is_long = requests > ROW_GROUP or tokens > KEPT_TOKENS
@@ -47,13 +55,13 @@ class RequestRowWriter:
         self._grouped = 0  # rows in batches
         self._thread = ThreadPoolExecutor(1)
         self._written: list[Future[None]] = []
-        self._sink: Path | pa.BufferOutputStream = (
-            _new_file(job.rows_folder) if self._is_long else _memory()
-        )
+        self._sink: Path | pa.BufferOutputStream = _memory()
+        if self._is_long:
+            self._sink = _new_file(job.rows_folder)
         self._file = pq.ParquetWriter(self._sink, REQUEST_SCHEMA, compression="zstd")
 
     def add(self, exchange: Exchange) -> None:
-        """One that has ended."""
+        """Add an exchange that has ended."""
         self._ended.append(exchange)
         self.held_bytes += exchange.response.held_bytes
         if self._is_long and self._piece is None:
@@ -61,7 +69,7 @@ class RequestRowWriter:
             asyncio.get_running_loop().call_soon(self._decode_a_piece)
 
     def finish(self) -> tuple[RequestSums, bytes | Path]:
-        """Return what all requests add up to, and their rows. Nothing is sent any more."""
+        """Return the sums of all requests, and their rows. Call it after the last exchange."""
         for _ in self._piece or self._decode_all():
             pass
         self._begin_group()
@@ -69,19 +77,19 @@ class RequestRowWriter:
         for written in self._written:
             written.result()
         self._file.close()
-        return self._sums, self._sink if isinstance(
-            self._sink, Path
-        ) else self._sink.getvalue().to_pybytes()
+        if isinstance(self._sink, Path):
+            return self._sums, self._sink
+        return self._sums, self._sink.getvalue().to_pybytes()
 
     def discard(self) -> None:
-        """Where the trial has no result."""
+        """Delete the rows of a trial without a result."""
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._file.close()
         if isinstance(self._sink, Path):
             self._sink.unlink()
 
     def _decode_a_piece(self) -> None:
-        """And come back where more is left, after the sockets were looked at."""
+        """Decode for a short time, and continue after the event loop had a turn."""
         until = thread_time() + _PIECE_S * (1 + len(self._ended) // _PIECE_ANSWERS)
         while self._piece is not None and thread_time() < until:
             if next(self._piece, self) is self:
@@ -90,14 +98,13 @@ class RequestRowWriter:
             asyncio.get_running_loop().call_soon(self._decode_a_piece)
 
     def _decode_all(self) -> Iterator[None]:
-        """Yield every few events, and where there is nothing more at the moment return."""
+        """Decode all answers so far. Yield every few events."""
         if not self._is_long:
             self._ended = deque(sorted(self._ended, key=lambda exchange: exchange.number))
         while self._ended:
             exchange = self._ended.popleft()
-            self._rows.append(
-                (yield from request_row(exchange, self.zero, self._job.endpoint.api_key))
-            )
+            row = yield from request_row(exchange, self.zero, self._job.endpoint.api_key)
+            self._rows.append(row)
             self.held_bytes -= exchange.response.held_bytes
             if len(self._rows) == _BATCH:
                 self._begin_batch()
@@ -114,10 +121,12 @@ class RequestRowWriter:
         if self._rows:
             self._batches.append(pa.RecordBatch.from_pylist(self._rows, schema=REQUEST_SCHEMA))
         self._written.append(self._thread.submit(self._write_group, self._batches))
-        self._rows, self._batches, self._grouped = [], [], 0
+        self._rows = []
+        self._batches = []
+        self._grouped = 0
 
     def _write_group(self, batches: list[pa.RecordBatch]) -> None:
-        """In the thread; nearly all of it needs no interpreter lock."""
+        """Write a row group, in the thread. Nearly all of it runs without the interpreter lock."""
         table = pa.Table.from_batches(batches, schema=REQUEST_SCHEMA).combine_chunks()
         self._sums.add(table)
         self._file.write_table(table, row_group_size=ROW_GROUP)
@@ -128,7 +137,11 @@ def _memory() -> pa.BufferOutputStream:
 
 
 def _new_file(folder: Path | None) -> Path:
-    """Named so that a study's next command removes it where the trial did not end (`bitbench.util.files`)."""
+    """Create the file of rows.
+
+    By its name, the next command on the study removes it if the trial did not end
+    (`bitbench.util.files`).
+    """
     file = (folder or Path(tempfile.gettempdir())) / f"rows.parquet.{secrets.token_hex(8)}.partial"
     file.touch(mode=0o666, exist_ok=False)
     return file

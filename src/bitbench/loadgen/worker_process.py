@@ -1,4 +1,7 @@
-"""The inside of a load worker: `python -m bitbench.loadgen.worker_process`, tasks on stdin, results on stdout."""
+"""The main program of a load worker, with tasks on stdin and results on stdout.
+
+Run it as `python -m bitbench.loadgen.worker_process`.
+"""
 
 import fcntl
 import os
@@ -20,13 +23,14 @@ from bitbench.loadgen.workers import JobFailed, Ready, write_frame
 from bitbench.util.child_processes import read_child_frame
 from bitbench.util.errors import LoadError
 
-_PIPE_BYTES = 1_048_576  # what an ordinary user may ask for
-_SNAPSHOT_ROOM = _PIPE_BYTES // 4  # a snapshot has some kilobytes
+_PIPE_BYTES = 1_048_576  # the most that an ordinary user may request
+_SNAPSHOT_ROOM = _PIPE_BYTES // 4  # plenty for snapshots of some kilobytes
 
 
 def main() -> None:
+    """Run the tasks of the parent process until it ends."""
     results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints must not write into the results
+    os.dup2(2, 1)  # prints must not go into the results
     fcntl.fcntl(results, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     _allow_many_connections()
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -37,20 +41,16 @@ def main() -> None:
         return float(pickle.loads(frames.get()))
 
     def report(snapshot: Snapshot) -> None:
-        if (
-            _waiting_bytes(results) < _SNAPSHOT_ROOM
-        ):  # else nobody reads them, and a full pipe would stop the trial
+        # If nobody reads the snapshots, a full pipe would stop the trial.
+        if _waiting_bytes(results) < _SNAPSHOT_ROOM:
             write_frame(results, snapshot)
 
     while True:
         task_frame = frames.get()
         try:
             task = pickle.loads(task_frame)
-            result = uvloop.run(
-                run_client_part(
-                    task.job, task.part, zero_from_parent, report if task.report else None
-                )
-            )
+            on_snapshot = report if task.report else None
+            result = uvloop.run(run_client_part(task.job, task.part, zero_from_parent, on_snapshot))
         except LoadError as problem:
             write_frame(results, JobFailed(str(problem)))
         except Exception as problem:
@@ -61,13 +61,16 @@ def main() -> None:
 
 
 def _allow_many_connections() -> None:
-    """Each one is an open file, and the usual limit is 1,024; the process may raise it up to the hard one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    """Raise the limit on open files from the usual 1,024: each connection is one."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
 def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
-    """Waits in the kernel while a trial runs, so it costs nothing; the parent's end is seen at once, also then."""
+    """Read frames in a thread, and end the process when the parent ends.
+
+    During a trial it waits in the kernel and costs nothing.
+    """
     try:
         while True:
             frames.put(read_child_frame(pipe))
@@ -76,6 +79,7 @@ def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _waiting_bytes(pipe: BinaryIO) -> int:
+    """Return how many bytes in a pipe were not read yet."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))
     return int(count)
 

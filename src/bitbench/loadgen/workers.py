@@ -1,5 +1,7 @@
-"""The load client as a set of processes on one clock with a part of the schedule each, and the frames in which they
-speak."""
+"""The load client as a set of processes on one clock, and the frames that they exchange.
+
+Each process sends a part of the schedule.
+"""
 
 import contextlib
 import os
@@ -8,6 +10,7 @@ import selectors
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import IO, NamedTuple, Self
@@ -17,7 +20,7 @@ from bitbench.loadgen.health import client_health
 from bitbench.loadgen.progress import Snapshot, sum_progress_snapshots
 from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.request_rows import RequestParts
-from bitbench.records.trial import LoadProgress
+from bitbench.records.trial import LoadProgress, WorkerHealth
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import (
     NOWHERE,
@@ -32,23 +35,24 @@ from bitbench.util.text import quote
 
 
 class WorkerTask(NamedTuple):
-    """What a worker is asked to do.
+    """A task for a worker.
 
-    The parent sends a task; the worker prepares and says that it is ready; the parent sends time zero; the worker sends
-    snapshots where they are wanted, and in the end its result, or at any point why it cannot.
+    The parent sends a task. The worker prepares it and answers that it is ready. The parent sends
+    time zero. The worker sends snapshots if they are requested, and in the end its result. At any
+    point it may answer why it cannot continue.
     """
 
     job: LoadJob
     part: WorkerPart
-    report: bool  # whether snapshots are wanted
+    report: bool  # True if the worker shall send snapshots
 
 
 class Ready(NamedTuple):
-    """The worker waits for time zero."""
+    """A message that the worker waits for time zero."""
 
 
 class JobFailed(NamedTuple):
-    """The worker is well, but could not run this job; says why."""
+    """A message with the reason why a worker, which is well itself, could not run its job."""
 
     why: str
 
@@ -57,7 +61,7 @@ Message = Ready | JobFailed | Snapshot | LoadResult
 
 
 def write_frame(pipe: IO[bytes], message: Message | WorkerTask | float) -> None:
-    """Both ends are bitbench's own processes, so a frame is a pickle."""
+    """Write a message as a pickle: both ends are processes of bitbench."""
     write_child_frame(pipe, pickle.dumps(message))
 
 
@@ -67,9 +71,9 @@ _SHOWN_LINES = 3
 
 
 class Worker:
-    """Does nothing else while a trial runs, so that nothing the parent does delays a timestamp.
+    """A process that sends requests, so that the work of the parent delays no timestamp.
 
-    It ends by itself when this process is gone, however it went: its standard input is then at its end.
+    It ends with this process in any case, because its standard input then ends.
     """
 
     def __init__(self) -> None:
@@ -81,23 +85,23 @@ class Worker:
             stderr=self._errors,
             cwd=NOWHERE,
             env=bitbench_child_variables(),
-            bufsize=0,  # what lay in a buffer would not show as readable
-            start_new_session=True,  # an interrupt in the terminal is the parent's to handle
+            bufsize=0,  # a pipe with buffered data would not be readable
+            start_new_session=True,  # the parent handles an interrupt in the terminal
         )
         self._doing = "nothing"
-        self._key = ""  # what its words must not repeat
+        self._key = ""  # its output is quoted without this
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def fileno(self) -> int:
-        """Readable when there is a message."""
+        """Return the descriptor that is readable when there is a message."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def send(self, message: WorkerTask | float) -> None:
-        """A task, or time zero."""
+        """Send a task or time zero. Raise LoadError if the worker is gone."""
         assert self._process.stdin is not None
         if isinstance(message, WorkerTask):
             self._doing = f"workload {message.job.workload.name}"
@@ -108,7 +112,7 @@ class Worker:
             raise LoadError(self._obituary()) from None
 
     def read(self) -> Ready | Snapshot | LoadResult:
-        """The next message, waited for. Raises LoadError where the worker is gone or could not do its task."""
+        """Wait for the next message. Raise LoadError if the worker is gone or its task failed."""
         assert self._process.stdout is not None
         try:
             message: Message = pickle.loads(read_child_frame(self._process.stdout))
@@ -121,6 +125,7 @@ class Worker:
         return message
 
     def end(self) -> None:
+        """End the process, and kill it if that takes too long."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -135,25 +140,28 @@ class Worker:
         self._errors.close()
 
     def _obituary(self) -> str:
+        """Return why the worker ended, with the last lines of its output."""
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
         ended = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = f" Its output: {quote(' / '.join(lines), self._key)}" if lines else ""
-        return f"The load worker {ended} during {self._doing}; repeat the command to resume.{said}"
+        output = f" Its output: {quote(' / '.join(lines), self._key)}" if lines else ""
+        return (
+            f"The load worker {ended} during {self._doing}; repeat the command to resume.{output}"
+        )
 
 
-# With so many streams of 100 events a second each, one process took 0.7 of a core and its median TTFT was true to
-# 0.1 %; its p99 has still to be measured on a machine without other work.
+# With this many streams of 100 events a second each, one process took 0.7 of a core, and its median
+# TTFT was true to 0.1 %. The p99 is still to be measured on a machine without other work.
 STREAMS_PER_WORKER = 1_024
-# From the moment at which all are ready to time zero: enough for each to have read what it is.
+# Time between the moment when all are ready and time zero, in which each worker reads that.
 _LEAD_S = 0.020
 
 
 class LoadWorkers:
-    """Implements core.ports.LoadClient. Workers are kept from job to job and end with the context.
+    """A `ports.LoadClient` of several processes, which end with its context.
 
-    `count` None: one, and more where a workload has more streams than one carries and cores are there.
+    Without `count` there is one worker, or more if the workload needs them and there are cores.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -162,9 +170,8 @@ class LoadWorkers:
 
     def __enter__(self) -> Self:
         require_native()
-        self._have(
-            self._count or 1
-        )  # imports take half a second; they happen while the first engine starts
+        # Imports take half a second. They happen while the first engine starts.
+        self._have(self._count or 1)
         return self
 
     def __exit__(
@@ -188,48 +195,55 @@ class LoadWorkers:
         choose_zero: Callable[[], float] = lambda: monotonic() + _LEAD_S,
         on_snapshots: Callable[[Sequence[Snapshot]], None] | None = None,
     ) -> LoadResult:
-        """Blocks until the trial has ended. Raises LoadError where the client failed, not the engine.
+        """Run a job, and return its result when it has ended.
 
-        One of several machines runs its `part`, and tells the snapshots of its workers as they are. `choose_zero` is
-        called when all is prepared and says when time zero is, on this machine's clock.
+        If several machines share a job, each runs its `part`, and gets the snapshots of its workers
+        as they are. `choose_zero` is called when everything is prepared, and returns the moment of
+        time zero on this machine's clock. Raise LoadError if the client failed, not the engine.
         """
         on_snapshots = on_snapshots or (on_progress and _summing(on_progress))
         count = self._count or workers_for(job.workload, part.workers)
         try:
             workers = self._have(count)
             for index, worker in enumerate(workers):
-                own = WorkerPart(part.worker + index * part.workers, count * part.workers)
-                worker.send(WorkerTask(job, own, report=on_snapshots is not None))
+                worker_part = WorkerPart(part.worker + index * part.workers, count * part.workers)
+                worker.send(WorkerTask(job, worker_part, report=on_snapshots is not None))
             for worker in workers:
-                worker.read()  # that it is ready
+                worker.read()  # returns when it is ready
             zero = choose_zero()
             for worker in workers:
                 worker.send(zero)
             return merge_worker_results(_listen(workers, on_snapshots))
-        except (
-            BaseException
-        ):  # also an interrupt: what the others still say would be taken for the next job's
+        except BaseException:
+            # Even after an interrupt: the next job would read the late messages of these workers.
             self._end()
             raise
 
     def _have(self, count: int) -> list[Worker]:
+        """Return this many workers, and start the missing ones."""
         while len(self._workers) < count:
             self._workers.append(Worker())
         return self._workers[:count]
 
     def _end(self) -> None:
-        workers, self._workers = self._workers, []
+        workers = self._workers
+        self._workers = []
         for worker in workers:
             worker.end()
 
 
 def workers_for(workload: Workload, machines: int = 1) -> int:
-    """As many as the streams of one of these machines need, but half of its cores at least stay with the engine."""
+    """Return how many workers the streams of one of these machines need.
+
+    At least half of its cores stay with the engine.
+    """
     cores = len(os.sched_getaffinity(0))
-    return max(1, min(-(-workload.concurrency // (STREAMS_PER_WORKER * machines)), cores // 2))
+    needed = -(-workload.concurrency // (STREAMS_PER_WORKER * machines))
+    return max(1, min(needed, cores // 2))
 
 
 def _summing(on_progress: Callable[[LoadProgress], None]) -> Callable[[Sequence[Snapshot]], None]:
+    """Return a callback for snapshots that passes on their sums."""
     before: LoadProgress | None = None
 
     def tell(snapshots: Sequence[Snapshot]) -> None:
@@ -243,11 +257,11 @@ def _summing(on_progress: Callable[[LoadProgress], None]) -> Callable[[Sequence[
 def _listen(
     workers: list[Worker], on_snapshots: Callable[[Sequence[Snapshot]], None] | None
 ) -> list[LoadResult]:
-    """Wait for all results; pass on what is said meanwhile."""
+    """Return the results of all workers, and pass on their snapshots meanwhile."""
     results: list[LoadResult] = []
     snapshots: dict[int, Snapshot] = {}
-    silent = {worker.pid for worker in workers}  # have said nothing since the last progress
-    news = False  # a snapshot that was not passed on yet
+    silent = {worker.pid for worker in workers}  # workers without a message since the last progress
+    news = False  # True if a snapshot was not passed on yet
     with selectors.DefaultSelector() as selector:
         for worker in workers:
             selector.register(worker, selectors.EVENT_READ, worker)
@@ -269,14 +283,19 @@ def _listen(
 
 
 def merge_worker_results(results: Sequence[LoadResult]) -> LoadResult:
-    """On the clock that all had."""
+    """Return one result for all workers, which had the same clock."""
     sums = results[0].sums
     for result in results[1:]:
         sums.merge(result.sums)
+    parts: list[bytes | Path] = []
+    workers: list[WorkerHealth] = []
+    for result in results:
+        parts += result.rows.parts
+        workers += result.health.workers
     return LoadResult(
         sums=sums,
-        rows=RequestParts(tuple(part for result in results for part in result.rows.parts)),
-        health=client_health([worker for result in results for worker in result.health.workers]),
+        rows=RequestParts(tuple(parts)),
+        health=client_health(workers),
         started_at=min(result.started_at for result in results),
         duration_s=max(result.duration_s for result in results),
     )

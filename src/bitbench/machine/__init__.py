@@ -1,1 +1,1 @@
-"""What this computer is, and what else it does."""
+"""Reads the facts about this computer, and watches the other work on it."""

@@ -1,5 +1,8 @@
-"""The GPUs of this machine as NVIDIA's management library (NVML) tells them: which engines see, whether they can
-compute there, and what processes hold. *Not yet run on a GPU.*"""
+"""The GPUs of this machine, read through NVIDIA's management library (NVML).
+
+It answers which GPUs engines see, if they can compute on them, and what processes hold. *Not yet
+run on a GPU.*
+"""
 
 import functools
 import subprocess
@@ -20,7 +23,7 @@ from bitbench.util.child_processes import (
     tool_child_variables,
 )
 
-# Why clocks are lower than they could be; idling and a clock that somebody set are no disturbance.
+# Reasons for low clocks. Idling and a clock that a user set are left out.
 _REASONS = {
     pynvml.nvmlClocksEventReasonApplicationsClocksSetting: "applications clocks",
     pynvml.nvmlClocksEventReasonSwPowerCap: "power cap",
@@ -39,10 +42,10 @@ class GpuProcess(NamedTuple):
 
 
 class Gpu:
-    """One device.
+    """A GPU.
 
-    A question that the driver does not answer, and a reading of zero where a device in use has none (a clock, a power,
-    a size), are unknown: None.
+    A property is None if the driver does not answer. A clock, a power or a size of zero is None,
+    too: a device in use has none of these.
     """
 
     def __init__(self, handle: object) -> None:
@@ -58,13 +61,17 @@ class Gpu:
 
     @property
     def capability(self) -> Capability | None:
-        found = self._answer(pynvml.nvmlDeviceGetCudaComputeCapability)
-        return None if found is None or not found[0] else Capability(*found)
+        answer = self._answer(pynvml.nvmlDeviceGetCudaComputeCapability)
+        if answer is None or not answer[0]:
+            return None
+        return Capability(*answer)
 
     @property
     def memory_bytes(self) -> int | None:
-        found = self._answer(pynvml.nvmlDeviceGetMemoryInfo)
-        return None if found is None else int(found.total) or None
+        answer = self._answer(pynvml.nvmlDeviceGetMemoryInfo)
+        if answer is None:
+            return None
+        return int(answer.total) or None
 
     @property
     def ecc(self) -> bool | None:
@@ -80,7 +87,7 @@ class Gpu:
 
     @property
     def energy_j(self) -> float | None:
-        """Since the driver was loaded; from Volta on."""
+        """The energy since the driver was loaded. GPUs before Volta do not have it."""
         return _thousandth(self._reading(pynvml.nvmlDeviceGetTotalEnergyConsumption))
 
     @property
@@ -97,38 +104,39 @@ class Gpu:
 
     @property
     def slowed_by(self) -> tuple[str, ...] | None:
-        """Why its clocks are lower than they could be; empty where nothing slows it."""
+        """The reasons for low clocks. It is empty if nothing slows the GPU."""
         bits = self._answer(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
-        return (
-            None
-            if bits is None
-            else tuple(reason for bit, reason in _REASONS.items() if bits & bit)
-        )
+        if bits is None:
+            return None
+        return tuple(reason for bit, reason in _REASONS.items() if bits & bit)
 
     def processes(self) -> list[GpuProcess] | None:
-        """Those that compute on it, by the ids that the driver knows: in a container they may be the host's."""
-        found = self._answer(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
-        return (
-            None
-            if found is None
-            else [GpuProcess(process.pid, process.usedGpuMemory or None) for process in found]
-        )
+        """Return the processes that compute on it, by the driver's ids, or None if unknown.
+
+        In a container these may be the host's process ids.
+        """
+        answer = self._answer(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
+        if answer is None:
+            return None
+        return [GpuProcess(process.pid, process.usedGpuMemory or None) for process in answer]
 
     def _mode(self, question: Callable[..., Any]) -> bool | None:
-        """Now; what it will be after a restart is of no interest."""
-        found = self._answer(question)
-        return None if found is None else bool(found[0])
+        """Return the current mode. NVML also has the mode after a restart, which is ignored."""
+        answer = self._answer(question)
+        if answer is None:
+            return None
+        return bool(answer[0])
 
     def _text(self, question: Callable[..., Any]) -> str | None:
-        found = self._answer(question)
-        return str(found) if found else None
+        answer = self._answer(question)
+        return str(answer) if answer else None
 
     def _reading(self, question: Callable[..., Any], *arguments: object) -> int | None:
-        found = self._answer(question, *arguments)
-        return int(found) if found else None
+        answer = self._answer(question, *arguments)
+        return int(answer) if answer else None
 
     def _answer(self, question: Callable[..., Any], *arguments: object) -> Any:
-        """Return None where the driver does not tell, or is too old to be asked."""
+        """Return the driver's answer, or None if it has none or is too old for the question."""
         try:
             return question(self._handle, *arguments)
         except (pynvml.NVMLError, UnicodeDecodeError):
@@ -137,7 +145,7 @@ class Gpu:
 
 @functools.cache
 def has_nvml() -> bool:
-    """Return whether a driver's library was loaded."""
+    """Return True if the library of a driver could be loaded."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -146,15 +154,16 @@ def has_nvml() -> bool:
 
 
 def installed_gpus() -> list[Gpu]:
-    """Return all of this machine, by their place on the bus, whatever CUDA_VISIBLE_DEVICES says. Raises NVMLError."""
-    return [
-        Gpu(pynvml.nvmlDeviceGetHandleByIndex(index))
-        for index in range(pynvml.nvmlDeviceGetCount())
-    ]
+    """Return all GPUs of this machine, in bus order, whatever CUDA_VISIBLE_DEVICES says.
+
+    Raise NVMLError if the driver does not answer.
+    """
+    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+    return [Gpu(handle) for handle in handles]
 
 
 def _driver_version() -> str | None:
-    """Such as 580.95.05."""
+    """Return the version of the driver, such as 580.95.05, or None if unknown."""
     try:
         return str(pynvml.nvmlSystemGetDriverVersion()) or None
     except (pynvml.NVMLError, UnicodeDecodeError):
@@ -162,21 +171,26 @@ def _driver_version() -> str | None:
 
 
 def _thousandth(value: int | None) -> float | None:
-    return None if value is None else value / 1000
+    if value is None:
+        return None
+    return value / 1000
 
 
-# What the CUDA 13 that all our locks bring needs; a kernel module that is older refuses its programs.
+# The CUDA 13 of all our locks needs this driver. An older kernel module rejects its programs.
 LEAST_DRIVER = 580
 _LOADED = Path("/proc/driver/nvidia/version")
-_INITIALIZE = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"  # in a process of its own: it stays there
-_INITIALIZE_LIMIT_S = 60.0  # the first after a start of the machine may take long
+# It runs in a separate process: CUDA stays initialized until its process ends.
+_INITIALIZE = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+_INITIALIZE_LIMIT_S = 60.0  # the first call after a boot may take long
 _CUDA_SUCCESS = "0"
 
 
 @dataclass(frozen=True)
 class GpuSurvey:
-    accelerators: tuple[Accelerator, ...] = ()  # those that engines see
-    problem: str | None = None  # why engines cannot compute on them; a sentence
+    """The GPUs that engines see, and why engines cannot use them."""
+
+    accelerators: tuple[Accelerator, ...] = ()  # the GPUs that engines see
+    problem: str | None = None  # a sentence that says why engines cannot compute on them
 
     @property
     def is_usable(self) -> bool:
@@ -184,91 +198,98 @@ class GpuSurvey:
 
     @property
     def capability(self) -> Capability | None:
-        """The least, which decides what runs on all; None where one is unknown."""
-        known = [accelerator.compute_capability for accelerator in self.accelerators]
-        return (
-            min((capability for capability in known if capability is not None), default=None)
-            if None not in known
-            else None
-        )
+        """The lowest compute capability, which all GPUs have. It is None if one is unknown."""
+        capabilities = [accelerator.compute_capability for accelerator in self.accelerators]
+        readable = [capability for capability in capabilities if capability is not None]
+        if not readable or len(readable) < len(capabilities):
+            return None
+        return min(readable)
 
 
 @functools.cache
 def survey_gpus() -> GpuSurvey:
-    if not has_nvml():
-        loaded = (
-            "An NVIDIA driver is loaded, but its library NVML does not answer."
-            if _LOADED.exists()
-            else None
+    """Return the GPUs that engines see on this machine."""
+    if has_nvml():
+        return survey_nvml(engine_child_variables({}))
+    if _LOADED.exists():
+        return GpuSurvey(
+            problem="An NVIDIA driver is loaded, but its library NVML does not answer."
         )
-        return GpuSurvey(problem=loaded)
-    return survey_nvml(engine_child_variables({}))
+    return GpuSurvey()
 
 
 def survey_nvml(
     variables: Mapping[str, str], initialize: Callable[[], str] | None = None
 ) -> GpuSurvey:
-    """Through NVML, which is loaded; `initialize` says what cuInit answers."""
+    """Return the GPUs that engines see, from NVML. `initialize` returns the answer of cuInit."""
     try:
         gpus = installed_gpus()
     except pynvml.NVMLError as error:
         return GpuSurvey(problem=f"NVML does not answer ({error}).")
     if not gpus:
         return GpuSurvey()
-    seen = cuda_visible_gpus(gpus, variables)
     driver = _driver_version()
-    accelerators = tuple(describe_gpu(gpu, driver) for gpu in seen)
+    visible = cuda_visible_gpus(gpus, variables)
+    accelerators = tuple(describe_gpu(gpu, driver) for gpu in visible)
     return GpuSurvey(accelerators, _problem(accelerators, driver, initialize or _cuda_answer))
 
 
 @functools.cache
 def visible_gpus() -> tuple[Gpu, ...]:
-    """Those that engines see, to be watched; none without a driver."""
+    """Return the GPUs that engines see, or none without a driver."""
+    if not has_nvml():
+        return ()
     try:
-        return (
-            tuple(cuda_visible_gpus(installed_gpus(), engine_child_variables({})))
-            if has_nvml()
-            else ()
-        )
+        return tuple(cuda_visible_gpus(installed_gpus(), engine_child_variables({})))
     except pynvml.NVMLError:
         return ()
 
 
 def cuda_visible_gpus(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
-    """As CUDA reads CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, up to the first that names no device.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, as CUDA reads it.
 
-    Where a person has CUDA count by speed, its numbers are not NVML's: then all devices count, unless they are named.
+    The variable has numbers or beginnings of UUIDs. CUDA stops at the first that names no device.
+    If CUDA numbers different models by speed, its numbers are not NVML's. Then a number makes all
+    devices count.
     """
-    wanted = variables.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
+    selection = variables.get("CUDA_VISIBLE_DEVICES")
+    if selection is None:
         return list(gpus)
     by_speed = variables.get("CUDA_DEVICE_ORDER", "FASTEST_FIRST") != "PCI_BUS_ID"
-    found: list[Gpu] = []
-    for name in (part.strip() for part in wanted.split(",")):
-        if name.isdigit():
-            if by_speed and len({gpu.name for gpu in gpus}) > 1:
-                return list(gpus)
-            match = gpus[int(name)] if int(name) < len(gpus) else None
-        else:
-            match = next((gpu for gpu in gpus if name and (gpu.uuid or "").startswith(name)), None)
-            if match is None and name.startswith(
-                "MIG-"
-            ):  # a part of a device, which NVML lists below it
-                match = next((gpu for gpu in gpus if gpu.mig), None)
-        if match is None:
+    visible: list[Gpu] = []
+    for part in selection.split(","):
+        name = part.strip()
+        if name.isdigit() and by_speed and len({gpu.name for gpu in gpus}) > 1:
+            return list(gpus)
+        gpu = _find_named_gpu(gpus, name)
+        if gpu is None:
             break
-        if match not in found:
-            found.append(match)
-    return found
+        if gpu not in visible:
+            visible.append(gpu)
+    return visible
+
+
+def _find_named_gpu(gpus: Sequence[Gpu], name: str) -> Gpu | None:
+    """Return the GPU with this number or beginning of a UUID, or None."""
+    if name.isdigit():
+        return gpus[int(name)] if int(name) < len(gpus) else None
+    for gpu in gpus:
+        if name and (gpu.uuid or "").startswith(name):
+            return gpu
+    if name.startswith("MIG-"):  # a part of a device, which NVML lists below that device
+        return next((gpu for gpu in gpus if gpu.mig), None)
+    return None
 
 
 def describe_gpu(gpu: Gpu, driver: str | None) -> Accelerator:
+    """Return the facts about a GPU that go into the lock."""
     capability = gpu.capability
+    capability_text = None if capability is None else str(capability)
     return Accelerator(
         name=gpu.name or "unknown",
         memory_bytes=gpu.memory_bytes,
         driver=driver,
-        capability=None if capability is None else str(capability),
+        capability=capability_text,
         ecc=gpu.ecc,
         mig=gpu.mig,
         power_limit_w=gpu.power_limit_w,
@@ -277,7 +298,7 @@ def describe_gpu(gpu: Gpu, driver: str | None) -> Accelerator:
 
 
 def _cuda_answer() -> str:
-    """What the driver's own library answers when a program begins to use it: `0`, or the number of an error."""
+    """Return what the driver answers when a program initializes CUDA: `0` or an error number."""
     command = isolated_command(sys.executable, "-S", "-c", _INITIALIZE)
     try:
         done = subprocess.run(
@@ -297,30 +318,48 @@ def _cuda_answer() -> str:
 def _problem(
     accelerators: Sequence[Accelerator], driver: str | None, initialize: Callable[[], str]
 ) -> str | None:
+    """Return a sentence that says why engines cannot compute on these GPUs, or None."""
     if not accelerators:
         return "CUDA_VISIBLE_DEVICES hides all GPUs from engines."
     major = (driver or "").partition(".")[0]
     if major.isdigit() and int(major) < LEAST_DRIVER:
-        return f"The NVIDIA driver {driver} is too old for the CUDA 13 of engines; install {LEAST_DRIVER} or newer."
-    if (answer := initialize()) != _CUDA_SUCCESS:
-        return f"CUDA cannot be used: cuInit answers {answer}; see whether nvidia-smi works, and the kernel's log."
+        return (
+            f"The NVIDIA driver {driver} is too old for the CUDA 13 of engines; "
+            f"install {LEAST_DRIVER} or newer."
+        )
+    answer = initialize()
+    if answer != _CUDA_SUCCESS:
+        return (
+            f"CUDA cannot be used: cuInit answers {answer}; "
+            "see whether nvidia-smi works, and the kernel's log."
+        )
     return None
 
 
 def processes_on(gpus: Iterable[Gpu]) -> list[GpuProcess] | None:
-    """Those that compute on any of these; None where one device does not tell."""
-    found: list[GpuProcess] = []
+    """Return the processes that compute on these GPUs, or None if one GPU does not answer."""
+    processes: list[GpuProcess] = []
     for gpu in gpus:
         running = gpu.processes()
         if running is None:
             return None
-        found += running
-    return found
+        processes += running
+    return processes
 
 
 def nvml_process_memory(pids: Collection[int], gpus: Iterable[Gpu]) -> int | None:
-    """Bytes that these processes hold, on all devices together; None where NVML does not show all of it, as in a
-    container, where it may see the host's process ids instead of ours."""
-    held = [process.used_bytes for process in processes_on(gpus) or () if process.pid in pids]
-    known = [size for size in held if size is not None]
-    return sum(known) if held and len(known) == len(held) else None
+    """Return the bytes that these processes hold on all GPUs together.
+
+    Return None if NVML does not show all of it. In a container, it may show the host's process ids
+    instead of ours.
+    """
+    sizes: list[int] = []
+    for process in processes_on(gpus) or ():
+        if process.pid not in pids:
+            continue
+        if process.used_bytes is None:
+            return None
+        sizes.append(process.used_bytes)
+    if not sizes:
+        return None
+    return sum(sizes)

@@ -1,5 +1,4 @@
-"""Facts about this machine that a figure depends on, and whether somebody else is using it: then figures are not the
-engine's alone."""
+"""Facts about this machine that affect measurements, and other work that disturbs them."""
 
 import os
 import platform
@@ -17,33 +16,40 @@ from bitbench.records.trial import Failure, Outcome
 from bitbench.study.hardware import Level, hardware_level
 from bitbench.util.child_processes import engine_child_variables
 
-# Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
+# Flags that decide which matrix kernels an engine can choose. A hundred others are left out.
 TELLING_FLAGS = (
-    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_vbmi", "avx512vbmi",
-    "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
+    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni",
+    "avx512_vbmi", "avx512vbmi", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
+    "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
 
 
 def available_memory() -> int:
-    """Bytes that new processes may take without swapping, and within what a container or a job may have."""
-    return min(
-        [
-            int(psutil.virtual_memory().available),
-            *(limit - used for limit, used in memory_of_groups()),
-        ]
-    )
+    """Return the bytes that new processes may take without swapping.
+
+    The limits of a container or a job count, too.
+    """
+    available = [int(psutil.virtual_memory().available)]
+    for limit, used in memory_of_groups():
+        available.append(limit - used)
+    return min(available)
 
 
 def collect_host_facts() -> HostFacts:
+    """Return the facts about this machine that a lock records."""
     cpu = _cpu_info()
     flags = _flags(cpu)
     accelerators = survey_gpus().accelerators
+    device_order: str | None = None
+    if accelerators:
+        device_order = engine_child_variables({}).get("CUDA_DEVICE_ORDER")
+    numa_nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     return HostFacts(
         cpu_model=cpu.get("model name") or platform.processor() or None,
         cpu_flags=tuple(flag for flag in TELLING_FLAGS if flag in flags),
         cores=psutil.cpu_count(logical=False),
         threads=usable_threads(),
-        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
+        numa_nodes=len(numa_nodes) or None,
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory_bytes=psutil.virtual_memory().total,
         os=_os_name(),
@@ -51,28 +57,31 @@ def collect_host_facts() -> HostFacts:
         python=platform.python_version(),
         virtualization="hypervisor" if "hypervisor" in flags else None,
         accelerators=accelerators,
-        cuda_device_order=engine_child_variables({}).get("CUDA_DEVICE_ORDER")
-        if accelerators
-        else None,
+        cuda_device_order=device_order,
     )
 
 
 def host_processor_level() -> Level | None:
-    """Return None where the flags say nothing."""
+    """Return the level of the processor, or None if its flags are unknown."""
     return hardware_level(_flags(_cpu_info()))
 
 
 def usable_threads() -> int:
+    """Return how many hardware threads this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return psutil.cpu_count() or 1
 
 
 def _cpu_info() -> dict[str, str]:
-    """The first processor's entries of /proc/cpuinfo."""
-    first = (_read("/proc/cpuinfo") or "").split("\n\n", maxsplit=1)[0]
-    pairs = (line.split(":", maxsplit=1) for line in first.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
+    """Return the entries of the first processor in /proc/cpuinfo."""
+    text = _read("/proc/cpuinfo") or ""
+    entries: dict[str, str] = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            entries[key.strip()] = value.strip()
+    return entries
 
 
 def _flags(cpu: dict[str, str]) -> set[str]:
@@ -94,34 +103,38 @@ def _read(path: str) -> str | None:
 
 
 LOOK_S = 1.0
-# The kernel, a desktop and ourselves take a few percent; a tenth of a core is somebody's work.
+# The kernel, a desktop and bitbench take a few percent. A tenth of a core is other work.
 BUSY_CORES = 0.1
-# Of all cores: an engine whose threads wait for each other is several times slower then. Less than that is noise, which
-# intervals show.
+# A share of all cores. With this much other work, an engine whose threads wait for each other is
+# several times slower. Less than that is noise, which intervals show.
 DISTURBING_SHARE = 1 / 3
 
-
-_BUSY = (1, 2, 3, 6, 7)  # columns of a line of /proc/stat
+_BUSY = (1, 2, 3, 6, 7)  # columns of /proc/stat: user, nice, system, irq and softirq
 
 
 class OtherWork:
-    """Around something: afterwards `cores` is how many of them were busy with what is neither this process nor one that
-    it or `engine_pid` started."""
+    """A watch for other work on the processors, as a context manager.
+
+    After it ends, `cores` is the number of cores that other processes kept busy. Processes that
+    this one or `engine_pid` started do not count.
+    """
 
     def __init__(self, engine_pid: int | None = None) -> None:
         self._engine_pid = engine_pid
         self.cores = 0.0
 
     def __enter__(self) -> "OtherWork":
-        self._began, self._before_s = time.monotonic(), self._others_s()
+        self._began = time.monotonic()
+        self._before_s = self._others_s()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cores = max(0.0, self._others_s() - self._before_s) / (time.monotonic() - self._began)
+        used_s = self._others_s() - self._before_s
+        self.cores = max(0.0, used_s) / (time.monotonic() - self._began)
 
     @property
     def failure(self) -> Failure | None:
-        """Why what was measured meanwhile on the processors does not count."""
+        """Why measurements on the processors do not count, or None if they do."""
         if not disturbs(self.cores):
             return None
         busy = f"other work kept {self.cores:.1f} of {usable_threads()} cores busy meanwhile"
@@ -129,45 +142,56 @@ class OtherWork:
         return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
     def _others_s(self) -> float:
-        """Of the time of the processors that we may use, since the start of this machine."""
-        lines = [
-            line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()
-        ]
-        each = [line for line in lines if re.fullmatch(r"cpu\d+", line[0])]
-        usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        # A container may number them otherwise. Of the columns user, nice, system, irq and softirq (guest is a part of
-        # user): what a hypervisor gave to other machines (steal) nobody here could end, and it is seldom so much.
-        ticks = sum(
-            int(line[place])
-            for line in [own for own in each if own[0] in usable] or each
-            for place in _BUSY
-        )
-        busy_s = ticks / os.sysconf("SC_CLK_TCK")
-        own = {
-            process
-            for pid in (os.getpid(), self._engine_pid)
-            for process in watched_process_tree(pid)
-        }
-        return busy_s - sum(_used_s(process, with_ended=True) for process in own)
+        """Return the processor time of other processes since boot, in seconds.
+
+        Only processors that this process may use count.
+        """
+        busy_s = _count_busy_ticks() / os.sysconf("SC_CLK_TCK")
+        ours: set[psutil.Process] = set()
+        for pid in (os.getpid(), self._engine_pid):
+            ours.update(watched_process_tree(pid))
+        return busy_s - sum(_used_s(process, with_ended=True) for process in ours)
+
+
+def _count_busy_ticks() -> int:
+    """Return the busy ticks of the processors that this process may use.
+
+    Steal is left out: nothing here can end the work of other virtual machines. Guest is a part of
+    user already.
+    """
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    all_ticks = 0
+    usable_ticks: int | None = None
+    for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
+        columns = line.split()
+        if re.fullmatch(r"cpu\d+", columns[0]):
+            ticks = sum(int(columns[index]) for index in _BUSY)
+            all_ticks += ticks
+            if columns[0] in usable:
+                usable_ticks = (usable_ticks or 0) + ticks
+    # A container may number the processors differently. Then all of them count.
+    return all_ticks if usable_ticks is None else usable_ticks
 
 
 def disturbs(busy_cores: float) -> bool:
-    """Whether so much other work spoils what is measured on the processors meanwhile."""
+    """Return True if this much other work distorts measurements on the processors."""
     return busy_cores >= DISTURBING_SHARE * usable_threads()
 
 
-def cores_in_use(look_s: float = LOOK_S) -> float:
-    """How many cores were busy with what is not ours while we looked."""
+def cores_in_use(duration_s: float = LOOK_S) -> float:
+    """Return how many cores other processes keep busy. It takes `duration_s`."""
     with OtherWork() as others:
-        time.sleep(look_s)
+        time.sleep(duration_s)
     return others.cores
 
 
 def _used_s(process: psutil.Process, *, with_ended: bool = False) -> float:
-    """By it, and by its children that have ended."""
+    """Return the processor time of a process, and of its ended children if asked to."""
     try:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    ended_s = times.children_user + times.children_system if with_ended else 0.0
-    return float(times.user + times.system + ended_s)
+    used_s = times.user + times.system
+    if with_ended:
+        used_s += times.children_user + times.children_system
+    return float(used_s)

@@ -1,5 +1,4 @@
-"""What is watched while an engine runs: its memory with the limit of a study, the state of the GPUs, and the energy
-of the processors."""
+"""Watches of a running engine: its memory against the limit of a study, and the GPUs."""
 
 import threading
 import time
@@ -13,30 +12,39 @@ from bitbench.records.trial import Failure, GpuUse, Memory, Outcome
 from bitbench.util.units import show_bytes
 
 WATCH_PERIOD_S = 0.1
-# Processes that share pages may seem to hold more than the limit for long; the exact figure is not read more often.
+# The quick size of processes that share pages may be above the limit for long. The exact size is
+# not read more often than this.
 EXACT_PERIOD_S = 1.0
 
 
 def read_memory(root_pid: int | None) -> Memory:
-    """Now and at its peak so far; None where this system does not tell."""
-    resident, peak, seen = 0, 0, False
+    """Return the memory of a process tree, now and at its peak so far.
+
+    Its fields are None if this system does not say.
+    """
+    resident = 0
+    peak = 0
+    is_readable = False
     for process in watched_process_tree(root_pid):
         status = _fields(process.pid, "status")
         rollup = _fields(process.pid, "smaps_rollup")
         if "VmRSS" not in status:
             continue
-        seen = True
+        is_readable = True
         resident += rollup.get("Pss", status["VmRSS"])
         peak += status.get("VmHWM", status["VmRSS"])
-    return Memory(resident_bytes=resident, peak_bytes=max(peak, resident)) if seen else Memory()
+    if not is_readable:
+        return Memory()
+    return Memory(resident_bytes=resident, peak_bytes=max(peak, resident))
 
 
 class MemoryWatch:
-    """Calls `stop` as soon as the tree holds more than the limit, and remembers why; keeps the peak of the devices.
+    """A watch that calls `stop` when a process tree holds more memory than the limit.
 
-    Between trials the exact figure is read (proportional set size: shared pages are counted once); it walks page tables
-    and would disturb a running engine. While a trial runs only `statm` is read, a few microseconds per process, and
-    NVML where there is a device, which keeps no high-water mark of its own.
+    It remembers why, and keeps the peak of the GPUs. Between trials it reads the exact size, in
+    which shared pages count once (proportional set size). That walks the page tables and would
+    disturb a running engine. During a trial it reads only `statm`, which takes a few microseconds
+    per process. It also reads NVML if there is a GPU, because NVML keeps no peak.
     """
 
     def __init__(
@@ -67,7 +75,7 @@ class MemoryWatch:
             self._thread.join()
 
     def read(self) -> Memory:
-        """Host and devices, now and at their peak so far."""
+        """Return the memory of the host and of the GPUs, now and at the peak so far."""
         device_bytes = self._sample_devices()
         return read_memory(self._root_pid).model_copy(
             update={"device_bytes": device_bytes, "device_peak_bytes": self._device_peak_bytes}
@@ -76,21 +84,24 @@ class MemoryWatch:
     def _watch(self) -> None:
         while not self._done.wait(WATCH_PERIOD_S):
             self._sample_devices()
-            if (
-                self._limit_bytes is not None
-                and (held := self._held_above(self._limit_bytes)) is not None
-            ):
-                self.failure = Failure(
-                    outcome=Outcome.OOM,
-                    cause=f"it held {show_bytes(held)} of memory when it was stopped; the study allows "
-                    f"{show_bytes(self._limit_bytes)} (limits.memory)",
+            if self._limit_bytes is None:
+                continue
+            held = self._held_above(self._limit_bytes)
+            if held is not None:
+                cause = (
+                    f"it held {show_bytes(held)} of memory when it was stopped; the study allows "
+                    f"{show_bytes(self._limit_bytes)} (limits.memory)"
                 )
+                self.failure = Failure(outcome=Outcome.OOM, cause=cause)
                 self._stop()
                 return
 
     def _held_above(self, limit_bytes: int) -> int | None:
-        """What is held, where it is above the limit: by the quick figure, which counts shared pages once for each
-        process, and then by the exact one."""
+        """Return the size if it is above the limit, or else None.
+
+        The quick size counts shared pages once for each process. Only if it is above the limit, the
+        exact size is read.
+        """
         quick = sum(_resident_bytes(process) for process in watched_process_tree(self._root_pid))
         if quick <= limit_bytes or time.monotonic() < self._exact_at:
             return None
@@ -99,7 +110,10 @@ class MemoryWatch:
         return held if held > limit_bytes else None
 
     def _sample_devices(self) -> int | None:
-        used = nvml_process_memory(_process_ids(self._root_pid), self._gpus) if self._gpus else None
+        """Return the memory in use on the GPUs, and update its peak."""
+        if not self._gpus:
+            return None
+        used = nvml_process_memory(_process_ids(self._root_pid), self._gpus)
         if used is not None:
             self._device_peak_bytes = max(used, self._device_peak_bytes or 0)
         return used
@@ -110,7 +124,7 @@ def _process_ids(root_pid: int | None) -> set[int]:
 
 
 def watched_process_tree(root_pid: int | None) -> Iterator[psutil.Process]:
-    """A process and all that it started."""
+    """Yield a process and all of its descendants. Yield nothing if it has ended."""
     if root_pid is None:
         return
     try:
@@ -129,21 +143,21 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 
 def _fields(pid: int, name: str) -> dict[str, int]:
-    """`Key:  123 kB` lines of a file under /proc, in bytes."""
+    """Return the `Key:  123 kB` lines of a file under /proc, in bytes."""
     try:
         lines = Path(f"/proc/{pid}/{name}").read_text().splitlines()
     except OSError:
         return {}
-    parts = (line.split() for line in lines)
-    return {
-        part[0].rstrip(":"): int(part[1]) * 1024
-        for part in parts
-        if len(part) == 3 and part[2] == "kB"
-    }
+    sizes: dict[str, int] = {}
+    for line in lines:
+        parts = line.split()
+        if len(parts) == 3 and parts[2] == "kB":
+            sizes[parts[0].rstrip(":")] = int(parts[1]) * 1024
+    return sizes
 
 
-# Heat and power that did not come from the work alone. A power cap is no disturbance: many cards run into it whenever
-# they are busy, and it is the same for all configs.
+# Heat and power limits that the work alone does not explain. A power cap is not a disturbance: many
+# cards run into it whenever they are busy, and it affects all configs.
 DISTURBING = frozenset(
     {
         "hardware slowdown",
@@ -156,15 +170,16 @@ DISTURBING = frozenset(
 
 
 class GpuWatch:
-    """Around a trial. Without a GPU it does nothing, and `use` is None.
+    """A watch of the GPUs during a trial, as a context manager.
 
-    Read ten times a second through NVML, a few microseconds for each question.
+    It reads them ten times a second through NVML. Each question takes a few microseconds. Without a
+    GPU it does nothing, and `use` is None.
     """
 
-    def __init__(self, gpus: Sequence[Gpu], own: Callable[[], Collection[int]]) -> None:
-        """`own`: process ids of the engine, which are asked for again and again."""
+    def __init__(self, gpus: Sequence[Gpu], engine_pids: Callable[[], Collection[int]]) -> None:
+        """`engine_pids` is called at each reading: an engine may start processes."""
         self._gpus = gpus
-        self._own = own
+        self._engine_pids = engine_pids
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gpu-watch", daemon=True)
         self._sm_clocks: set[int] = set()
@@ -187,13 +202,16 @@ class GpuWatch:
         self._done.set()
         self._thread.join()
         self._look()
+        slowed_by: tuple[str, ...] | None = None
+        if self._slowed_by is not None:
+            slowed_by = tuple(sorted(self._slowed_by))
         self.use = GpuUse(
             energy_j=_used(self._energy_before, [gpu.energy_j for gpu in self._gpus]),
             sm_clock_low_mhz=min(self._sm_clocks, default=None),
             sm_clock_high_mhz=max(self._sm_clocks, default=None),
             memory_clock_mhz=min(self._memory_clocks, default=None),
             temperature_c=max(self._temperatures, default=None),
-            slowed_by=None if self._slowed_by is None else tuple(sorted(self._slowed_by)),
+            slowed_by=slowed_by,
             other_processes=self._others,
         )
 
@@ -202,57 +220,74 @@ class GpuWatch:
             self._look()
 
     def _look(self) -> None:
-        own = self._own()
+        engine_pids = self._engine_pids()
         for gpu in self._gpus:
             _add(self._sm_clocks, gpu.sm_clock_mhz)
             _add(self._memory_clocks, gpu.memory_clock_mhz)
             _add(self._temperatures, gpu.temperature_c)
-            if (reasons := gpu.slowed_by) is not None:
+            reasons = gpu.slowed_by
+            if reasons is not None:
                 self._slowed_by = (self._slowed_by or set()) | set(reasons)
-        if (others := _others(self._gpus, own)) is not None:
+        others = _others(self._gpus, engine_pids)
+        if others is not None:
             self._others = max(others, self._others or 0)
 
 
 def watch_gpus(root_pid: int | None) -> GpuWatch:
-    """Those that engines see, for an engine with this process at its root; none where it is not on this machine."""
-    return GpuWatch(visible_gpus() if root_pid is not None else (), lambda: _process_ids(root_pid))
+    """Return a watch of the GPUs that engines see, for an engine with this process at its root.
+
+    Without a process on this machine it watches nothing.
+    """
+    gpus = visible_gpus() if root_pid is not None else ()
+    return GpuWatch(gpus, lambda: _process_ids(root_pid))
 
 
 def gpu_watch_disturbance(use: GpuUse | None) -> Failure | None:
-    """Why what was measured meanwhile does not count; None where nothing speaks against it."""
+    """Return why measurements on the GPUs do not count, or None if they do."""
     if use is None:
         return None
     if use.other_processes:
-        cause = f"{use.other_processes} other processes computed on the GPU meanwhile; end them (nvidia-smi lists them)"
-        return Failure(
-            outcome=Outcome.DISTURBED, cause=cause.replace("1 other processes", "1 other process")
-        )
-    if reasons := DISTURBING & set(use.slowed_by or ()):
-        heat = "" if use.temperature_c is None else f", at up to {use.temperature_c} °C"
-        cause = f"the GPU was slowed by {' and '.join(sorted(reasons))}{heat}; see to its cooling and power"
+        cause = (
+            f"{use.other_processes} other processes computed on the GPU meanwhile; "
+            "end them (nvidia-smi lists them)"
+        ).replace("1 other processes", "1 other process")
         return Failure(outcome=Outcome.DISTURBED, cause=cause)
-    return None
+    reasons = DISTURBING & set(use.slowed_by or ())
+    if not reasons:
+        return None
+    heat = "" if use.temperature_c is None else f", at up to {use.temperature_c} °C"
+    cause = (
+        f"the GPU was slowed by {' and '.join(sorted(reasons))}{heat}; see to its cooling and power"
+    )
+    return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _others(gpus: Iterable[Gpu], own: Collection[int]) -> int | None:
-    """Processes beside the engine's. None where NVML does not show its own: then it gives other ids than ours, as in a
-    container, or the engine does not compute there."""
-    seen = {process.pid for process in processes_on(gpus) or ()}
-    return len(seen - set(own)) if seen & set(own) else None
+def _others(gpus: Iterable[Gpu], engine_pids: Collection[int]) -> int | None:
+    """Return the number of processes on the GPUs that are not the engine's.
+
+    Return None if NVML does not list the engine's processes. Then it has other ids than ours, as in
+    a container, or the engine does not compute there.
+    """
+    pids = {process.pid for process in processes_on(gpus) or ()}
+    ours = pids & set(engine_pids)
+    if not ours:
+        return None
+    return len(pids - ours)
 
 
 def _used(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
-    """Joules of all together; None where a counter is unknown, or was set back by a driver that was loaded anew."""
-    pairs = [
-        (earlier, later)
-        for earlier, later in zip(before, after, strict=True)
-        if earlier is not None and later is not None
-    ]
-    if len(pairs) < len(before) or any(later < earlier for earlier, later in pairs):
-        return None
-    return sum(later - earlier for earlier, later in pairs)
+    """Return the energy of all GPUs together, in joules.
+
+    Return None if a counter is unknown or went back because the driver was loaded again.
+    """
+    used_j = 0.0
+    for earlier, later in zip(before, after, strict=True):
+        if earlier is None or later is None or later < earlier:
+            return None
+        used_j += later - earlier
+    return used_j
 
 
-def _add(seen: set[int], value: int | None) -> None:
+def _add(values: set[int], value: int | None) -> None:
     if value is not None:
-        seen.add(value)
+        values.add(value)

@@ -1,4 +1,4 @@
-"""Where studies are planned and measured: a home folder, and what engines compute on."""
+"""The home folder and the device with which studies are planned and measured."""
 
 import os
 from dataclasses import dataclass, field
@@ -12,8 +12,12 @@ from bitbench.study.hardware import Capability, Level
 
 
 def default_home() -> Path:
-    """Where environments and models are kept: $BITBENCH_HOME, or a folder in the user's cache."""
-    if chosen := os.environ.get("BITBENCH_HOME"):
+    """Return the folder of environments and models.
+
+    It is $BITBENCH_HOME, or else a folder in the user's cache.
+    """
+    chosen = os.environ.get("BITBENCH_HOME")
+    if chosen:
         return Path(chosen).expanduser().resolve()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser() / "bitbench"
@@ -21,28 +25,41 @@ def default_home() -> Path:
 
 @dataclass(frozen=True)
 class Workplace:
-    """`asked_device`: what a person chose; None: a GPU where one can be used, else the CPU."""
+    """A home folder and a device to compute on.
+
+    `asked_device` is the user's choice. With None it is a GPU if one can be used, or else the CPU.
+    """
 
     home: Path = field(default_factory=default_home)
     asked_device: Device | None = None
 
     @property
     def device(self) -> Device:
-        """What engines compute on here."""
+        """The device that engines compute on."""
         return self.asked_device or ("cuda" if survey_gpus().is_usable else "cpu")
 
     @property
     def capability(self) -> Capability | None:
-        """The least compute capability among the GPUs that engines see; None on a CPU, and where it is unknown."""
-        return survey_gpus().capability if self.device == "cuda" else None
+        """The lowest compute capability of the GPUs that engines see.
+
+        It is None on a CPU or if it is unknown.
+        """
+        if self.device != "cuda":
+            return None
+        return survey_gpus().capability
 
     @property
     def level(self) -> Level | None:
-        """Of the processor, where it is what computes."""
-        return host_processor_level() if self.device == "cpu" else None
+        """The level of the processor, or None if engines compute on a GPU."""
+        if self.device != "cpu":
+            return None
+        return host_processor_level()
 
     def host(self) -> HostFacts:
-        """Without the GPUs of a machine where engines compute on the CPU: they change no figure."""
+        """Return the facts about this machine.
+
+        They leave out its GPUs if engines compute on the CPU: then these change no measurement.
+        """
         facts = collect_host_facts()
         if self.device == "cuda":
             return facts

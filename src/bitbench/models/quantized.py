@@ -1,19 +1,19 @@
-"""How somebody else's checkpoint is quantized, from its own configuration.
+"""The quantization of a published checkpoint, from its own configuration.
 
-Each tool writes `quantization_config` in config.json in a form of its own; older ones of NVIDIA's write
-hf_quant_config.json beside it and nothing else. What has another form than it usually has is unknown.
+Each tool writes `quantization_config` in config.json in its own form. Older tools of NVIDIA write
+only hf_quant_config.json. A value in an unusual form counts as unknown.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from bitbench.study.recipe import COMPRESSED_TENSORS, scheme_form
 from bitbench.util.model_files import read_model_json
 
-FULL_BITS = 16  # of what is not quantized
+FULL_BITS = 16  # of numbers that are not quantized
 _METHOD = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
 _ALIASES = {
     "intel/auto-round": "auto-round",
@@ -21,12 +21,12 @@ _ALIASES = {
     "modelopt_fp4": "modelopt",
     "modelopt_mixed": "modelopt",
 }
-_KEYS = (
-    "quantization_config",
-    "compression_config",
-)  # the second is what compressed-tensors wrote at first
+# Compressed-tensors first wrote the second.
+_KEYS = ("quantization_config", "compression_config")
 _MODELOPT_FILE = "hf_quant_config.json"
-_MX_GROUP, _NV_GROUP = 32, 16  # what the formats MXFP4 and NVFP4 are defined by
+# Group sizes that the formats MXFP4 and NVFP4 define.
+_MX_GROUP = 32
+_NV_GROUP = 16
 
 Kind = Literal["int", "float"]
 Json = Mapping[str, Any]
@@ -34,7 +34,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a weight, an activation or an entry of the KV cache is stored as."""
+    """The stored type of a weight, an activation or an entry of the KV cache."""
 
     bits: int
     kind: Kind = "int"
@@ -42,18 +42,18 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Quantization:
-    method: str  # the tool's own word: compressed-tensors, gptq, awq, fp8, …
+    method: str  # in the tool's own spelling: compressed-tensors, gptq, awq, fp8, …
     weights: Numbers | None = None  # None: unknown, or not the same in all layers
-    activations: Numbers | None = None  # None: as the model computes, in 16 bits
-    group_size: int | None = None  # weights that share a scale; None: a row or a whole matrix does
+    activations: Numbers | None = None  # None: the type that the model computes in, 16 bits
+    group_size: int | None = None  # weights that share a scale. None: a row or a matrix
     block: tuple[int, int] | None = None  # rows and columns that share a scale
     kv_cache: Numbers | None = None
     is_sparse: bool = False
-    is_static: bool = False  # one scale for all activations, found beforehand
+    is_static: bool = False  # one scale for all activations, determined beforehand
 
     @property
     def form(self) -> str:
-        """The key of `planning/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
+        """The key of `planning/compatibility.yaml`, like `Recipe.form` for bitbench's variants."""
         sparse = "/sparse" if self.is_sparse else ""
         if self.weights is None:
             return self.method
@@ -71,70 +71,70 @@ class Quantization:
 
     @property
     def label(self) -> str:
-        """What reports call it: w4a16-g128-awq, w8a8 (compressed-tensors goes without saying), nvfp4-modelopt."""
+        """The name in reports: w4a16-g128-awq, nvfp4-modelopt, or w8a8 for compressed-tensors."""
         if self.weights is None:
             return self.method
-        shape = f"-b{self.block[0]}x{self.block[1]}" if self.block else ""
-        cache = f"-kv{self.kv_cache.bits}" if self.kv_cache else ""
-        sparse = "-sparse" if self.is_sparse else ""
-        parts = f"{self._numbers}{shape}{cache}{sparse}"
-        is_said = self.method == COMPRESSED_TENSORS or self.method in parts.split("-")
-        return parts if is_said else f"{parts}-{self.method}"
+        name = self._numbers
+        if self.block:
+            name += f"-b{self.block[0]}x{self.block[1]}"
+        if self.kv_cache:
+            name += f"-kv{self.kv_cache.bits}"
+        if self.is_sparse:
+            name += "-sparse"
+        if self.method == COMPRESSED_TENSORS or self.method in name.split("-"):
+            return name
+        return f"{name}-{self.method}"
 
     @property
     def _bits(self) -> str:
-        weights, activations = self.weights, self.activations
-        return (
-            f"w{weights.bits if weights else '?'}a{activations.bits if activations else FULL_BITS}"
-        )
+        weight_bits = self.weights.bits if self.weights else "?"
+        return f"w{weight_bits}{self._activation_bits}"
+
+    @property
+    def _activation_bits(self) -> str:
+        bits = self.activations.bits if self.activations else FULL_BITS
+        return f"a{bits}"
 
     @property
     def _numbers(self) -> str:
-        """By the format's own name where it has one."""
-        named = {_NV_GROUP: "nvfp4", _MX_GROUP: "mxfp4"}.get(self.group_size or 0)
-        if self.weights == Numbers(4, "float") and named:
-            return (
-                named
-                if self.activations == self.weights or named == "mxfp4"
-                else f"{named}{self._bits[2:]}"
-            )
-        kind = f"-fp{self.weights.bits}" if self.weights and self.weights.kind == "float" else ""
-        return f"{self._bits}{kind}{f'-g{self.group_size}' if self.group_size else ''}"
+        """The format's own name if it has one, else its bits."""
+        format_name = {_NV_GROUP: "nvfp4", _MX_GROUP: "mxfp4"}.get(self.group_size or 0)
+        if self.weights == Numbers(4, "float") and format_name:
+            if self.activations == self.weights or format_name == "mxfp4":
+                return format_name
+            return f"{format_name}{self._activation_bits}"
+        name = self._bits
+        if self.weights and self.weights.kind == "float":
+            name += f"-fp{self.weights.bits}"
+        if self.group_size:
+            name += f"-g{self.group_size}"
+        return name
 
 
 def read_quantization(folder: Path) -> Quantization | None:
-    """None for a model that is not quantized. Raises ModelError where a file cannot be read."""
+    """Return a checkpoint's quantization, or None if it is not quantized.
+
+    Raise ModelError if a file cannot be read.
+    """
     config = read_model_json(folder / "config.json")
-    nested = quantized_object_at(config, "text_config")  # of a model that also sees
-    named = next(
-        (
-            found
-            for source in (config, nested)
-            for key in _KEYS
-            if (found := quantized_object_at(source, key))
-        ),
-        None,
-    )
-    if named is not None:
-        return describe_quantization(named)
-    beside = folder / _MODELOPT_FILE
-    return (
-        describe_quantization({"quant_method": "modelopt", **read_model_json(beside)})
-        if beside.is_file()
-        else None
-    )
+    text_config = quantized_object_at(config, "text_config")  # in a model that also sees
+    for part in (config, text_config):
+        for key in _KEYS:
+            if section := quantized_object_at(part, key):
+                return describe_quantization(section)
+    modelopt = folder / _MODELOPT_FILE
+    if not modelopt.is_file():
+        return None
+    return describe_quantization({"quant_method": "modelopt", **read_model_json(modelopt)})
 
 
 def describe_quantization(config: Json) -> Quantization:
-    """From the object that a tool writes."""
-    said = config.get("quant_method")
-    method = (
-        said.lower()
-        if isinstance(said, str)
-        else COMPRESSED_TENSORS
-        if "config_groups" in config
-        else "unknown"
-    )
+    """Return the quantization that the object of a tool describes."""
+    method = config.get("quant_method")
+    if isinstance(method, str):
+        method = method.lower()
+    else:
+        method = COMPRESSED_TENSORS if "config_groups" in config else "unknown"
     method = _ALIASES.get(method, method)
     if not _METHOD.fullmatch(method):
         return Quantization("unknown")
@@ -143,42 +143,34 @@ def describe_quantization(config: Json) -> Quantization:
 
 
 def _compressed_tensors(method: str, config: Json) -> Quantization:
-    groups = [
-        group
-        for group in quantized_object_at(config, "config_groups").values()
-        if isinstance(group, dict)
-    ]
-    found = {_of_group(method, group) for group in groups}
+    groups = quantized_object_at(config, "config_groups").values()
+    kinds = {_of_group(method, group) for group in groups if isinstance(group, dict)}
+    kind = kinds.pop() if len(kinds) == 1 else Quantization(method)
     sparsity = quantized_object_at(config, "sparsity_config")
-    is_sparse = (
-        str(sparsity.get("format", "")).startswith("sparse")
-        or sparsity.get("sparsity_structure") == "2:4"
-    )
-    only = found.pop() if len(found) == 1 else Quantization(method)
+    has_sparse_format = str(sparsity.get("format", "")).startswith("sparse")
+    is_sparse = has_sparse_format or sparsity.get("sparsity_structure") == "2:4"
     cache = _numbers(quantized_object_at(config, "kv_cache_scheme"))
-    return replace(only, kv_cache=cache, is_sparse=is_sparse)
+    return replace(kind, kv_cache=cache, is_sparse=is_sparse)
 
 
 def _of_group(method: str, group: Json) -> Quantization:
     weights = quantized_object_at(group, "weights")
+    activations = quantized_object_at(group, "input_activations")
     return Quantization(
         method,
         _numbers(weights),
-        _numbers(quantized_object_at(group, "input_activations")),
+        _numbers(activations),
         _group_size(weights),
         _block(weights.get("block_structure")),
-        is_static=quantized_object_at(group, "input_activations").get("dynamic") is False,
+        is_static=activations.get("dynamic") is False,
     )
 
 
 def _gptq(method: str, config: Json) -> Quantization:
-    """Also AWQ, whose first tool wrote other words."""
+    """Return the quantization of GPTQ, or of AWQ, whose first tool used other keys."""
     bits = _bits(config, "bits") or _bits(config, "w_bit")
-    return Quantization(
-        method,
-        Numbers(bits) if bits else None,
-        group_size=_group_size(config) or _group_size(config, "q_group_size"),
-    )
+    group_size = _group_size(config) or _group_size(config, "q_group_size")
+    return Quantization(method, _make_numbers(bits), group_size=group_size)
 
 
 def _fp8(method: str, config: Json) -> Quantization:
@@ -186,18 +178,21 @@ def _fp8(method: str, config: Json) -> Quantization:
 
 
 def _modelopt(method: str, config: Json) -> Quantization:
-    said = {**config, **quantized_object_at(config, "quantization")}
-    algorithm = str(said.get("quant_algo", "")).upper()
-    weights, activations, group = _MODELOPT.get(algorithm, (None, None, None))
-    cache = _MODELOPT_CACHE.get(str(said.get("kv_cache_quant_algo", "")).upper()) or _numbers(
-        quantized_object_at(said, "kv_cache_scheme")
-    )
-    return Quantization(
-        method, weights, activations, _group_size(said) if group is None else group, kv_cache=cache
-    )
+    section = {**config, **quantized_object_at(config, "quantization")}
+    algorithm = str(section.get("quant_algo", "")).upper()
+    weights, activations, group_size = _MODELOPT.get(algorithm, (None, None, None))
+    if group_size is None:
+        group_size = _group_size(section)
+    cache = _MODELOPT_CACHE.get(str(section.get("kv_cache_quant_algo", "")).upper())
+    if cache is None:
+        cache = _numbers(quantized_object_at(section, "kv_cache_scheme"))
+    return Quantization(method, weights, activations, group_size, kv_cache=cache)
 
 
-_FP8, _FP4, _INT8, _INT4 = Numbers(8, "float"), Numbers(4, "float"), Numbers(8), Numbers(4)
+_FP8 = Numbers(8, "float")
+_FP4 = Numbers(4, "float")
+_INT8 = Numbers(8)
+_INT4 = Numbers(4)
 _MODELOPT: Mapping[str, tuple[Numbers, Numbers | None, int | None]] = {
     "FP8": (_FP8, _FP8, None),
     "FP8_PB_WO": (_FP8, None, None),
@@ -213,14 +208,13 @@ _MODELOPT_CACHE = {"FP8": _FP8, "NVFP4": _FP4, "INT8": _INT8}
 
 
 def _auto_round(method: str, config: Json) -> Quantization:
-    bits, activation_bits = _bits(config, "bits"), _bits(config, "act_bits")
+    bits = _bits(config, "bits")
+    activation_bits = _bits(config, "act_bits")
     kind = _kind(str(config.get("data_type", "int")))
-    activations = (
-        Numbers(activation_bits, kind) if activation_bits and activation_bits < FULL_BITS else None
-    )
-    return Quantization(
-        method, Numbers(bits, kind) if bits else None, activations, _group_size(config)
-    )
+    activations: Numbers | None = None
+    if activation_bits and activation_bits < FULL_BITS:
+        activations = Numbers(activation_bits, kind)
+    return Quantization(method, _make_numbers(bits, kind), activations, _group_size(config))
 
 
 _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
@@ -235,9 +229,12 @@ _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
 
 
 def _numbers(config: Json) -> Numbers | None:
-    """As compressed-tensors writes them."""
-    bits = _bits(config, "num_bits")
-    return Numbers(bits, _kind(str(config.get("type", "int")))) if bits else None
+    """Return the type of numbers that an object of compressed-tensors describes, or None."""
+    return _make_numbers(_bits(config, "num_bits"), _kind(str(config.get("type", "int"))))
+
+
+def _make_numbers(bits: int | None, kind: Kind = "int") -> Numbers | None:
+    return Numbers(bits, kind) if bits else None
 
 
 def _kind(word: str) -> Kind:
@@ -250,20 +247,23 @@ def _bits(config: Json, key: str) -> int | None:
 
 
 def _group_size(config: Json, key: str = "group_size") -> int | None:
-    """-1 stands for a whole row."""
+    """Return the group size, or None for a whole row, which tools write as -1."""
     value = config.get(key)
-    return value if type(value) is int and 0 < value < 2**20 else None
+    return value if _is_size(value) else None
+
+
+def _is_size(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 < value < 2**20
 
 
 def _block(value: object) -> tuple[int, int] | None:
-    sizes = (
-        [size for size in value if type(size) is int and 0 < size < 2**20]
-        if isinstance(value, list)
-        else []
-    )
+    if not isinstance(value, list):
+        return None
+    sizes = list(filter(_is_size, value))
     return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
 
 def quantized_object_at(content: Json, key: str) -> Json:
+    """Return the object at a key, or {} if the value is missing or not an object."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}

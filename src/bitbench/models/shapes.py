@@ -1,8 +1,7 @@
-"""Published shapes of models and the tensors that follow from them: enough to plan before one is downloaded, or to
-write a checkpoint of random weights.
+"""Published shapes of models and the tensors that follow from them.
 
-Speed, memory and the choice of
-kernels follow from them, and not from what the weights hold.
+They are enough to plan before a download, or to write a checkpoint of random weights. Speed, memory
+and the choice of kernels depend on the shape, and not on the values of the weights.
 """
 
 import math
@@ -25,17 +24,18 @@ Config = Mapping[str, Any]
 Named = tuple[str, tuple[int, ...]]
 Shard = dict[str, StoredTensor]
 
-SHARD_BYTES = 4 * 2**30  # of a file of weights, about
+SHARD_BYTES = 4 * 2**30  # about the size of a file of weights
 
-_WITH_BIAS = ("qwen2",)  # of query, key and value
+_WITH_BIAS = ("qwen2",)  # in query, key and value
 _WITH_HEAD_NORMS = ("qwen3", "qwen3_moe", "gemma3_text")
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _GEMMA_NORMS = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
 def _shape_tensors(config: Config) -> Iterator[Named]:
-    """Embedding, layers, last norm and, unless it is the embedding, the output head."""
-    hidden, vocabulary = config["hidden_size"], config["vocab_size"]
+    """Yield the embedding, layers, last norm and, unless it is the embedding, the output head."""
+    hidden = config["hidden_size"]
+    vocabulary = config["vocab_size"]
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(config["num_hidden_layers"]):
         for name, shape in _layer(config):
@@ -46,17 +46,20 @@ def _shape_tensors(config: Config) -> Iterator[Named]:
 
 
 def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
-    """In their order, as many to a file as fit; one that fits nowhere has a file of its own."""
-    found: list[Shard] = [{}]
+    """Return the tensors in order, divided among files of at most SHARD_BYTES.
+
+    A tensor above that size has a file of its own.
+    """
+    files: list[Shard] = [{}]
     for name, tensor in tensors.items():
-        if found[-1] and tensor_bytes(found[-1]) + tensor.size_bytes > SHARD_BYTES:
-            found.append({})
-        found[-1][name] = tensor
-    return found
+        if files[-1] and tensor_bytes(files[-1]) + tensor.size_bytes > SHARD_BYTES:
+            files.append({})
+        files[-1][name] = tensor
+    return files
 
 
 def _shard_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
-    """What their files take, headers included."""
+    """Return the size of the tensors' files, headers included."""
     return sum(
         len(safetensors_header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors)
     )
@@ -67,8 +70,10 @@ def tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
 
 
 def _layer(config: Config) -> Iterator[Named]:
-    hidden, family = config["hidden_size"], config["model_type"]
-    for name in _GEMMA_NORMS if family == "gemma3_text" else _NORMS:
+    hidden = config["hidden_size"]
+    family = config["model_type"]
+    norms = _GEMMA_NORMS if family == "gemma3_text" else _NORMS
+    for name in norms:
         yield f"{name}.weight", (hidden,)
     yield from _attention(config)
     if "num_experts" not in config:
@@ -80,9 +85,9 @@ def _layer(config: Config) -> Iterator[Named]:
 
 
 def _attention(config: Config) -> Iterator[Named]:
-    hidden, heads, kv_heads = (
-        config[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads")
-    )
+    hidden = config["hidden_size"]
+    heads = config["num_attention_heads"]
+    kv_heads = config["num_key_value_heads"]
     head = config.get("head_dim") or hidden // heads
     for name, rows in (("q", heads * head), ("k", kv_heads * head), ("v", kv_heads * head)):
         yield f"self_attn.{name}_proj.weight", (rows, hidden)
@@ -94,21 +99,21 @@ def _attention(config: Config) -> Iterator[Named]:
         yield "self_attn.k_norm.weight", (head,)
 
 
-def _mlp(place: str, hidden: int, inner: int) -> Iterator[Named]:
-    yield f"{place}.gate_proj.weight", (inner, hidden)
-    yield f"{place}.up_proj.weight", (inner, hidden)
-    yield f"{place}.down_proj.weight", (hidden, inner)
+def _mlp(prefix: str, hidden: int, inner: int) -> Iterator[Named]:
+    yield f"{prefix}.gate_proj.weight", (inner, hidden)
+    yield f"{prefix}.up_proj.weight", (inner, hidden)
+    yield f"{prefix}.down_proj.weight", (hidden, inner)
 
 
 @dataclass(frozen=True)
 class Shape:
     name: str
-    published_as: tuple[str, ...]  # repositories of the hub whose model has this shape
+    published_as: tuple[str, ...]  # the hub's repositories whose model has this shape
     config: Config
 
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
-        """In the order in which they are written."""
+        """The tensors by name, in the order of the files."""
         return {
             name: StoredTensor("BF16", shape, 2 * math.prod(shape))
             for name, shape in _shape_tensors(self.config)
@@ -116,24 +121,23 @@ class Shape:
 
     @property
     def weight_bytes(self) -> int:
-        """What its files of weights take, headers included."""
+        """The size of its files of weights, headers included."""
         return _shard_file_bytes(self.tensors)
 
     @cached_property
     def facts(self) -> ModelFacts:
-        """Those of the checkpoint with random weights."""
-        return model_facts_from_config(
-            self.config, self.tensors, model_special_token_ids(self.config)
-        )
+        """The facts of a checkpoint with random weights."""
+        special = model_special_token_ids(self.config)
+        return model_facts_from_config(self.config, self.tensors, special)
 
     @property
     def published_facts(self) -> ModelFacts:
-        """Those of the published model, as far as its configuration says them."""
+        """The facts of the published model that its configuration states."""
         return self.facts.model_copy(update={"random_weights": False})
 
 
 def known_model_shape(repository: str) -> Shape | None:
-    """The shape of a model on the hub, by ORG/NAME; None where it is not in the table."""
+    """Return the shape of a model on the hub by ORG/NAME, or None if it is not in the table."""
     return next((shape for shape in SHAPES.values() if repository in shape.published_as), None)
 
 
@@ -155,7 +159,7 @@ class _ShapeEntry(Spec):
 
 
 class _ShapeTable(Spec):
-    """What `shapes.yaml` holds: fields of all, of each family, and of each shape."""
+    """The content of `shapes.yaml`: fields of all shapes, of each family, and of each shape."""
 
     every: dict[str, Any]
     families: dict[str, dict[str, Any]]

@@ -1,4 +1,4 @@
-"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
+"""The table of recipe form × engine × device in `compatibility.yaml`, and lookups in it."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -17,7 +17,7 @@ from bitbench.study.variant import AtLoad, is_dense_variant_form
 from bitbench.util import yaml_file
 
 DOCUMENTATION = "documentation"
-# Its own code was run to see what it chooses, and nothing was computed.
+# vLLM's own code was run to see which kernel it selects, without computing anything.
 SELECTION = "vllm 0.32.0 asked without a GPU"
 UNTESTED = (DOCUMENTATION, SELECTION)
 _FOLLOWS = "follows from the recipe"
@@ -30,7 +30,7 @@ _FILE = Path(__file__).with_name("compatibility.yaml")
 
 
 class CompatibilityRow(Spec):
-    """One line of the table. It also holds for more special forms, unless they have a line of their own."""
+    """A line of the table. It also holds for more special forms that have no line themselves."""
 
     form: str
     engine: str
@@ -46,7 +46,8 @@ class CompatibilityRow(Spec):
     )
     unless: str | None = Field(
         default=None,
-        description="the engine's argument with which it is not refused, such as `linear-backend=triton`",
+        description="the engine's argument with which it is not refused, "
+        "such as `linear-backend=triton`",
     )
     kernel: str | None = Field(
         default=None, description="the class that the engine computes it with, where known"
@@ -59,29 +60,33 @@ class CompatibilityRow(Spec):
 
     @property
     def capabilities(self) -> CapabilityRange | None:
-        """None: it holds for every device of its kind."""
+        """The GPUs that it holds for. None if it holds for every device of its kind."""
         return None if self.capability is None else parse_capability_range(self.capability)
 
     def holds_for(self, capability: Capability | None) -> bool:
-        """Of a device whose capability is unknown, only what holds for all is known."""
-        return self.capabilities is None or (
-            capability is not None and capability in self.capabilities
-        )
+        """Return True if the row holds for a device with this capability. If the capability is
+        None, only rows for all devices hold."""
+        if self.capabilities is None:
+            return True
+        return capability is not None and capability in self.capabilities
 
     def refuses(self, args: Mapping[str, Argument]) -> bool:
-        """Whether a study does not run it with these arguments of its engine, however they are spelled."""
-        return self.refuse and self.unless not in {
-            f"{name.lstrip('-').replace('_', '-')}={value}" for name, value in args.items()
-        }
+        """Return True if a study must not run this form with these engine arguments, in any
+        spelling."""
+        if not self.refuse:
+            return False
+        arguments = {f"{name.lstrip('-').replace('_', '-')}={args[name]}" for name in args}
+        return self.unless not in arguments
 
     @property
     def is_of_a_version(self) -> bool:
-        """Whether it was found with the version that bitbench pins; else it holds for every version."""
+        """Whether it was tested with the pinned version only. Otherwise it holds for every
+        version."""
         return self.checked not in (DOCUMENTATION, _FOLLOWS)
 
     @property
     def word(self) -> str:
-        """For a table."""
+        """The verdict as a table shows it."""
         return "not applicable" if self.refuse else _WORDS[self.verdict]
 
     @field_validator("capability")
@@ -101,6 +106,8 @@ class CompatibilityRow(Spec):
 
 
 class CompatibilityTable(Spec):
+    """The compatibility file. Two rows of one form, engine and device must not hold for one GPU."""
+
     rows: tuple[CompatibilityRow, ...]
 
     @model_validator(mode="after")
@@ -108,18 +115,18 @@ class CompatibilityTable(Spec):
         alike: dict[tuple[str, str, str], list[CompatibilityRow]] = {}
         for row in self.rows:
             alike.setdefault((row.form, row.engine, row.device), []).append(row)
-        repeated = sorted(
-            ", ".join(key)
-            for key, same in alike.items()
-            if any(_meet(*two) for two in combinations(same, 2))
-        )
+        repeated: list[str] = []
+        for key, rows in alike.items():
+            if any(_meet(*pair) for pair in combinations(rows, 2)):
+                repeated.append(", ".join(key))
         if repeated:
-            raise ValueError(f"more than one row for {'; '.join(repeated)}")
+            raise ValueError(f"more than one row for {'; '.join(sorted(repeated))}")
         return self
 
 
 @cache
 def compatibility_rows() -> tuple[CompatibilityRow, ...]:
+    """Return all rows of the table."""
     text = _FILE.read_text(encoding="utf-8")
     return yaml_file.parse_yaml(
         text, CompatibilityTable, name=_FILE.name, outline="`rows:` and a list", error=ValueError
@@ -134,20 +141,23 @@ def look_up_compatibility(
     *,
     capability: Capability | None = None,
 ) -> CompatibilityRow | None:
-    """The most special row that holds for a device of this compute capability (None: it has none, or it is unknown).
-    Without such a row it is unknown whether it runs, so it is tried."""
+    """Return the most special row for a device, or None. Without a row a study tries the form.
+
+    `capability` is the GPU's compute capability, or None without a GPU or if it is unknown.
+    """
     if at_load is not None and at_load.engine != engine:
         return CompatibilityRow(
             form=form,
             engine=engine,
             device=device,
             verdict=Support.DOES_NOT_RUN,
-            why=f"Only {at_load.engine} compresses it at load; another engine would run the model unquantized.",
+            why=f"Only {at_load.engine} compresses it at load; "
+            "another engine would run the model unquantized.",
             refuse=True,
             checked=_FOLLOWS,
         )
     while form:  # from the special to the general
-        for row in _rows_by_place().get((form, engine, device), ()):
+        for row in _rows_by_key().get((form, engine, device), ()):
             if row.holds_for(capability):
                 return row
         form = form.rpartition("/")[0]
@@ -155,24 +165,27 @@ def look_up_compatibility(
 
 
 @cache
-def _rows_by_place() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
-    found: dict[tuple[str, str, str], tuple[CompatibilityRow, ...]] = {}
+def _rows_by_key() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
+    """Return the rows of each form, engine and device."""
+    by_key: dict[tuple[str, str, str], tuple[CompatibilityRow, ...]] = {}
     for row in compatibility_rows():
         key = (row.form, row.engine, row.device)
-        found[key] = (*found.get(key, ()), row)
-    return found
+        by_key[key] = (*by_key.get(key, ()), row)
+    return by_key
 
 
 def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
-    """Whether both hold for some device."""
-    here, there = row.capabilities, other.capabilities
-    return here is None or there is None or here.overlaps(there)
+    """Return True if there is a device that both rows hold for."""
+    capabilities = row.capabilities
+    others = other.capabilities
+    return capabilities is None or others is None or capabilities.overlaps(others)
 
 
 def baseline_recipe(engine: str, device: Device) -> str:
-    """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
+    """Return the recipe that leaves a model unquantized in a file format that this engine reads."""
     dense = [recipe for recipe in built_in_recipes() if is_dense_variant_form(recipe.form)]
-    rows = {recipe.name: look_up_compatibility(recipe.form, engine, device) for recipe in dense}
-    return next(
-        (name for name, row in rows.items() if row is None or not row.refuse), dense[0].name
-    )
+    for recipe in dense:
+        row = look_up_compatibility(recipe.form, engine, device)
+        if row is None or not row.refuse:
+            return recipe.name
+    return dense[0].name

@@ -1,4 +1,4 @@
-"""How long a study will take, from what was measured or else from rough figures."""
+"""Estimates of how long a study takes, from measured trials or else from rough assumptions."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -17,76 +17,82 @@ from bitbench.study.workload import Workload, mean_arrival_rate, typical_length
 
 @dataclass(frozen=True)
 class Assumed:
-    """What two cores of a server CPU do, whichever engine computes."""
+    """The assumed speed of two cores of a server CPU, for every engine."""
 
     read_bytes_per_s: float
     flops_per_s: float
 
 
-# Fitted to the logarithms of the median trials of the gallery's points (those with a quantized KV cache left out), as
-# prompt FLOPs / flops_per_s + answered tokens × (weight bytes / read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S). With bf16
-# instructions (cpu-shootout and twins, level amx, 22 points): 31 s guessed and 33 s measured for a trial of each, one
-# right to a factor of 1.5. Without (the others, level avx512, 63 points, where weights are read as float32): 541 s and
-# 479 s, a factor of 1.6; all of cpu-shootout 75 s and 90 s. Engines are not told apart, and llama.cpp is the quickest.
+# Fitted to the logarithms of the median trials of the gallery's points, without quantized KV
+# caches: prompt FLOPs / flops_per_s
+#     + answered tokens × (weight bytes / read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S).
+# With bf16 instructions (cpu-shootout and twins, level amx, 22 points), one trial of each point
+# takes 31 s by the guess and 33 s measured. A single guess is right to a factor of 1.5. Without
+# (the other studies, level avx512, 63 points, weights read as float32), it is 541 s and 479 s, and
+# a factor of 1.6. All of cpu-shootout: 75 s and 90 s. All engines get the same guess, although
+# llama.cpp is the fastest.
 WITH_BF16 = Assumed(read_bytes_per_s=10e9, flops_per_s=0.3e12)
 WITHOUT_BF16 = Assumed(read_bytes_per_s=5e9, flops_per_s=0.05e12)
 ASSUMED_TOKEN_OVERHEAD_S = 0.010
 NULL_TOKEN_S = 0.002
-ASSUMED_SCORE_OVERHEAD_S = 0.004  # to sort a vocabulary, and to write and read the likeliest of it
+ASSUMED_SCORE_OVERHEAD_S = 0.004  # to sort a vocabulary, and to write and read its top tokens
 ASSUMED_ANSWERS = 12
-ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = (
-    400,
-    30,
-)  # tokens: the mean of the scripted conversations with SmolLM2
+# Tokens per turn: the means of the scripted conversations with SmolLM2.
+ASSUMED_TURN_PROMPT = 400
+ASSUMED_TURN_ANSWER = 30
 
 
 def estimate_assumptions(level: Level | None) -> Assumed:
-    """None: not known, or not what computes."""
+    """Return the assumed speed at a processor's instruction level. None means that the level is
+    unknown, or that a GPU computes."""
     return WITH_BF16 if level is None or level.has_bf16 else WITHOUT_BF16
 
 
 def guess_trial_s(variant: Variant, workload: Workload, speed: Assumed = WITH_BF16) -> float:
-    """In a closed loop the engine decides; in an open loop the schedule does, unless the engine cannot keep up."""
+    """Return the guessed seconds of a trial. In a closed loop the engine decides. In an open loop
+    the schedule decides, unless the engine cannot keep up."""
+    turns = workload.turns
     think_s = workload.conversation.think if workload.conversation else 0.0
     rounds = (workload.request_count or 0) / workload.concurrency
     busy_s = rounds * _round_s(variant, workload, workload.concurrency, speed)
     if not workload.open_loop:
-        return busy_s + rounds * think_s * (workload.turns - 1) / workload.turns
-    last_s = workload.turns * _round_s(variant, workload, 1, speed) + (workload.turns - 1) * think_s
+        return busy_s + rounds * think_s * (turns - 1) / turns
+    last_s = turns * _round_s(variant, workload, 1, speed) + (turns - 1) * think_s
     return max(busy_s, _schedule_s(workload) + last_s)
 
 
 def _whole_trial_s(record: TrialRecord, workload: Workload) -> float:
-    """What it took; of a warm-up, what all of its workload takes at its pace."""
-    took_s = record.duration_s or 0.0
+    """Return a trial's measured seconds. For a warm-up, return what the whole workload would take
+    at the same pace."""
+    duration_s = record.duration_s or 0.0
     if record.kind == "measured":
-        return took_s
+        return duration_s
     warm_up = workload.warm_up
     more_tokens = typical_length(workload.output_tokens) - typical_length(warm_up.output_tokens)
     times = (workload.request_count or 1) / (warm_up.request_count or 1)
-    return times * (took_s + more_tokens * (record.metrics.tpot_s or 0.0))
+    return times * (duration_s + more_tokens * (record.metrics.tpot_s or 0.0))
 
 
 def guess_quality_s(
     variant: Variant, quality: Quality, scoring: Scoring | None, speed: Assumed = WITH_BF16
 ) -> float:
-    """Windows one after the other, then answers; tasks are not known."""
+    """Return the guessed seconds of a quality measurement: windows one after the other, then
+    answers. Tasks are unknown and do not count."""
     if variant.facts.parameters is None:
         return 0.0
-    scored = sum(length * count for length, count in quality.window_counts.items())
+    scored_tokens = sum(length * count for length, count in quality.window_counts.items())
     step_s = _read_bytes(variant, 1) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
     read_token_s = _token_flops(variant) / speed.flops_per_s
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else read_token_s
+    score_s = scored_tokens * (token_s + ASSUMED_SCORE_OVERHEAD_S)
+    write_s = estimate_written_tokens(quality) * step_s
     read_s = read_token_s * ASSUMED_TURN_PROMPT * _turns(quality)
-    return (
-        scored * (token_s + ASSUMED_SCORE_OVERHEAD_S)
-        + estimate_written_tokens(quality) * step_s
-        + read_s
-    )
+    return score_s + write_s + read_s
 
 
 def estimate_written_tokens(quality: Quality) -> int:
-    """Of all answers to questions and turns of conversations: at most, where none breaks."""
+    """Return the maximum number of tokens in all answers to questions and turns of
+    conversations."""
     answers = ASSUMED_ANSWERS * quality.answer_tokens
     return answers + ASSUMED_TURN_ANSWER * _turns(quality)
 
@@ -96,47 +102,47 @@ def _turns(quality: Quality) -> int:
 
 
 def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed) -> float:
-    """One request on each stream: prefill is bound by arithmetic, decode by reading the weights once per step."""
-    said, answered, turns = (
-        typical_length(workload.input_tokens),
-        typical_length(workload.output_tokens),
-        workload.turns,
-    )
+    """Return the seconds of one request on each stream. Arithmetic limits prefill, and reading the
+    weights once per step limits decode."""
+    input_tokens = typical_length(workload.input_tokens)
+    output_tokens = typical_length(workload.output_tokens)
+    turns = workload.turns
     if variant.facts.parameters is None:
-        return answered * NULL_TOKEN_S
-    prompt_tokens = (turns + 1) / 2 * said + (
-        turns - 1
-    ) / 2 * answered  # with the history, over all turns
+        return output_tokens * NULL_TOKEN_S
+    # The mean over all turns, with the history that each turn sends again.
+    prompt_tokens = (turns + 1) / 2 * input_tokens + (turns - 1) / 2 * output_tokens
     prefill_s = _token_flops(variant) * prompt_tokens * streams / speed.flops_per_s
     step_s = _read_bytes(variant, streams) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
-    return prefill_s + answered * step_s
+    return prefill_s + output_tokens * step_s
 
 
 def _read_bytes(variant: Variant, tokens: int) -> int:
-    """Of the weights, in a step of so many tokens; of a variant that is not created yet, 16 bits each."""
-    known = variant.weight_bytes or 2 * (variant.facts.parameters or 0)
-    return active_weight_bytes(variant.facts, known, tokens) or known
+    """Return the bytes of weights that a step of so many tokens reads. A variant that is not
+    created yet counts with 16 bits per weight."""
+    weight_bytes = variant.weight_bytes or 2 * (variant.facts.parameters or 0)
+    return active_weight_bytes(variant.facts, weight_bytes, tokens) or weight_bytes
 
 
 def _token_flops(variant: Variant) -> float:
-    active = _read_bytes(variant, 1) / variant.weight_bytes if variant.weight_bytes else 1.0
-    return 2 * (variant.facts.parameters or 0) * active
+    active_share = 1.0
+    if variant.weight_bytes:
+        active_share = _read_bytes(variant, 1) / variant.weight_bytes
+    return 2 * (variant.facts.parameters or 0) * active_share
 
 
 def _schedule_s(workload: Workload) -> float:
-    """From the first arrival to the last; not known for the first requests of a trace."""
+    """Return the seconds from the first arrival to the last, or 0 if they are unknown, as for the
+    first requests of a trace."""
     if workload.duration is not None:
         return workload.duration
     rate = mean_arrival_rate(workload.arrival)
-    return (
-        0.0
-        if rate is None or workload.requests is None
-        else workload.requests / workload.turns / rate
-    )
+    if rate is None or workload.requests is None:
+        return 0.0
+    return workload.requests / workload.turns / rate
 
 
 class _Mean:
-    """Of what was measured, or a guess before that."""
+    """The mean of measured values, or a guess before the first one."""
 
     def __init__(self, guess: float) -> None:
         self.value = guess
@@ -150,51 +156,57 @@ class _Mean:
 
 
 class _Starts:
-    """Of one setup: a guess, then the mean of the newest block with a start. The first start of an engine in a study
-    may take many times as long as those of later blocks, which find its compiled kernels in a cache."""
+    """The start times of one setup: a guess, then the mean of each block. An engine's first start
+    in a study may take many times as long as later ones, which reuse its cached compiled
+    kernels."""
 
     def __init__(self, guess: float) -> None:
-        self._of_blocks: dict[int, _Mean] = {}
+        self._means: dict[int, _Mean] = {}  # by block
         self._guess = guess
 
     def add(self, block: int, ready_s: float) -> None:
-        self._of_blocks.setdefault(block, _Mean(ready_s)).add(ready_s)
+        self._means.setdefault(block, _Mean(ready_s)).add(ready_s)
 
     @property
     def first(self) -> float:
-        return self._of_blocks[min(self._of_blocks)].value if self._of_blocks else self._guess
+        return self._means[min(self._means)].value if self._means else self._guess
 
     @property
     def newest(self) -> float:
-        return self._of_blocks[max(self._of_blocks)].value if self._of_blocks else self._guess
+        return self._means[max(self._means)].value if self._means else self._guess
 
 
 class Estimator:
-    """Seconds for starts and trials; measured figures replace guesses as they come in."""
+    """An estimator of the seconds for starts and trials. Measured times replace guesses."""
 
     def __init__(
         self, plan: Plan, engines: Mapping[str, Engine], level: Level | None = None
     ) -> None:
-        """`level`: of the processor that computes."""
+        """Start with guesses. `level` is the instruction level of the processor that computes."""
+        speed = estimate_assumptions(level)
+        variants = {variant.name: variant for variant in plan.variants}
         self._measure = plan.study.measure
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
-        guesses = _guesses(plan, estimate_assumptions(level))
-        of_points = {point: guesses[point.config.variant, point.workload] for point in plan.points}
-        self._trial_s = {point: _Mean(trial_s) for point, (trial_s, _) in of_points.items()}
-        self._warm_up_s = {point: _Mean(warm_up_s) for point, (_, warm_up_s) in of_points.items()}
-        self._start_s = {
-            setup.name: _Starts(engines[setup.engine].start_s) for setup in plan.study.engines
-        }
+        self._trial_s: dict[Point, _Mean] = {}
+        self._warm_up_s: dict[Point, _Mean] = {}
+        for point in plan.points:
+            variant = variants[point.config.variant]
+            workload = self._workloads[point.workload]
+            self._trial_s[point] = _Mean(guess_trial_s(variant, workload, speed))
+            self._warm_up_s[point] = _Mean(guess_trial_s(variant, workload.warm_up, speed))
+        self._start_s: dict[str, _Starts] = {}
+        for setup in plan.study.engines:
+            self._start_s[setup.name] = _Starts(engines[setup.engine].start_s)
         timed = {point.config for point in plan.points}
         self._timed = Counter(config.engine for config in timed)
-        self._only_quality = Counter(
-            config.engine for config in set(plan.quality) - timed
-        )  # started once
-        self._quality_s = _all_quality_s(plan, engines, estimate_assumptions(level))
+        # Configs without speed trials are started once.
+        self._only_quality = Counter(config.engine for config in set(plan.quality) - timed)
+        self._quality_s = _all_quality_s(plan, engines, speed)
         self._done: Counter[Point] = Counter()
         self._starts_done = 0
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
+        """Take the times of a new record into account."""
         if isinstance(record, InstanceRecord):
             self._starts_done += 1
             if record.ready_s is not None and record.config.engine in self._start_s:
@@ -214,65 +226,57 @@ class Estimator:
         return self._warm_up_s[point].value
 
     def start_s(self, setup_name: str) -> float:
-        """As in the newest block."""
+        """Return the seconds of a start in the newest block."""
         return self._start_s[setup_name].newest
 
     def first_start_s(self, setup_name: str) -> float:
-        """As in the first block."""
+        """Return the seconds of a start in the first block."""
         return self._start_s[setup_name].first
 
     def starts_s(self, timed: int) -> float:
-        """So many starts of each config whose speed is measured; others are started once, for their quality."""
-        return sum(
-            (timed * self._timed[name] + self._only_quality[name]) * starts.newest
-            for name, starts in self._start_s.items()
-        )
+        """Return the seconds of so many starts of each config with speed trials, and one start of
+        each config with only quality."""
+        seconds = 0.0
+        for name, starts in self._start_s.items():
+            count = timed * self._timed[name] + self._only_quality[name]
+            seconds += count * starts.newest
+        return seconds
 
     def remaining_s(self) -> float:
-        """Time for the minimum that is left."""
+        """Return the seconds of the minimum that is left to do."""
         blocks = self._measure.starts.min
-        left_s = 0.0
+        trials_s = 0.0
         for point in self._trial_s:
             missing = blocks * self._measure.trials.min - self._done[point]
             if missing > 0:
-                left_s += missing * self.trial_s(point) + blocks * self.warm_up_s(point)
+                trials_s += missing * self.trial_s(point) + blocks * self.warm_up_s(point)
         starts = blocks * self._timed.total() + self._only_quality.total()
-        left = max(starts - self._starts_done, 0) / starts if starts else 0.0
-        return left_s + (self.starts_s(blocks) + self._quality_s) * left
+        share_left = max(starts - self._starts_done, 0) / starts if starts else 0.0
+        return trials_s + (self.starts_s(blocks) + self._quality_s) * share_left
 
     def range_s(self) -> tuple[float, float]:
-        """The whole study: with the minimum of trials and instances, and with the maximum."""
+        """Return the seconds of the whole study with the minimum of starts and trials, and with the
+        maximum."""
         measure = self._measure
-        low = self._blocks_s(measure.starts.min, measure.trials.min) + self.quality_s
-        if measure.budget is None:
-            return low, self._blocks_s(measure.starts.max, measure.trials.max) + self.quality_s
-        in_any_case_s = max(self._blocks_s(measure.starts.min, 1), measure.budget)
-        return min(
-            self._blocks_s(FEWEST_BLOCKS, 1), in_any_case_s
-        ) + self.quality_s, in_any_case_s + self.quality_s
+        low_s = self._blocks_s(measure.starts.min, measure.trials.min)
+        high_s = self._blocks_s(measure.starts.max, measure.trials.max)
+        if measure.budget is not None:
+            # A budget is overrun if the minimum of starts does not fit.
+            high_s = max(self._blocks_s(measure.starts.min, 1), measure.budget)
+            low_s = min(self._blocks_s(FEWEST_BLOCKS, 1), high_s)
+        return low_s + self.quality_s, high_s + self.quality_s
 
     def _blocks_s(self, blocks: int, rounds: int) -> float:
-        """So many blocks of so many rounds, with starts and warm-ups."""
-        trials_s = sum(mean.value for mean in self._trial_s.values())  # one of each point
+        """Return the seconds of so many blocks of so many rounds, with starts and warm-ups."""
+        trials_s = sum(mean.value for mean in self._trial_s.values())  # one trial of each point
         warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
         return self.starts_s(blocks) - self.starts_s(0) + blocks * (rounds * trials_s + warm_ups_s)
 
     @property
     def quality_s(self) -> float:
-        """Beside a budget, with the starts for quality alone."""
+        """The seconds of all quality measurements, which a budget does not include, with the starts
+        of configs with only quality."""
         return self.starts_s(0) + self._quality_s
-
-
-def _guesses(plan: Plan, speed: Assumed) -> dict[tuple[str, str], tuple[float, float]]:
-    """Of a trial and of a warm-up, by variant and workload: engines are not told apart."""
-    return {
-        (variant.name, workload.name): (
-            guess_trial_s(variant, workload, speed),
-            guess_trial_s(variant, workload.warm_up, speed),
-        )
-        for variant in plan.variants
-        for workload in plan.study.workloads
-    }
 
 
 def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) -> float:

@@ -1,5 +1,5 @@
-"""A study made into a plan: its points, the meaningless ones set aside with the reason, how much it is, and what is
-missing before it can run."""
+"""Planning of a study: its points, the refused points with reasons, the expected size, and the
+parts that are missing before it can run."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,38 +43,42 @@ def plan_study_points(
     capability: Capability | None = None,
     level: Level | None = None,
 ) -> Plan:
-    """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
-    a checkpoint in its place; `capability` is the least among the GPUs, `level` that of the processor where it is what
-    computes; None where there is none or it is unknown."""
+    """Return the plan of every model × recipe × engine × workload.
+
+    `resolve` finds the variant on disk for a model and a recipe's name or a checkpoint.
+    `capability` is the lowest among the GPUs, or None if there are none or it is unknown.
+    `level` is the instruction level of the processor, or None if a GPU computes or it is unknown.
+    Raise StudyFileError if the study contradicts itself or an engine's rules.
+    """
     _check_names(study, engines)
     _check_shapes(study)
     _check_environments(study, engines)
     with_model = list(_variants(study, resolve))
-    without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-    found = _Verdicts()
-    for index, written in enumerate(study.engines):
-        engine = engines[written.engine]
-        setup = planned_engine_setup(written, engine, index)
-        for variant in with_model if engine.needs_model else [without]:
+    without_model = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
+    verdicts = _Verdicts()
+    for index, requested_setup in enumerate(study.engines):
+        engine = engines[requested_setup.engine]
+        setup = planned_engine_setup(requested_setup, engine, index)
+        for variant in with_model if engine.needs_model else [without_model]:
             row = _known(variant, setup, device, capability)
-            found.add(study, engine, setup, variant, row=row, index=index)
+            verdicts.add(study, engine, setup, variant, row=row, index=index)
             if level is not None and not level.has_bf16 and _wants_float32(setup, row):
-                found.in_float32.append(Config(variant=variant.name, engine=setup.name))
-    used = {config.variant for config in found.configs}
-    tried = {point.config for point in found.points}
-    started = {*tried, *found.quality}
+                verdicts.in_float32.append(Config(variant=variant.name, engine=setup.name))
+    used_names = {config.variant for config in verdicts.configs}
+    variants = [variant for variant in (*with_model, without_model) if variant.name in used_names]
+    timed = {point.config for point in verdicts.points}
+    started = {*timed, *verdicts.quality}
+    expectations = [item for item in verdicts.expectations if item.config in timed]
     plan = Plan(
         study=study,
-        variants=tuple(variant for variant in (*with_model, without) if variant.name in used),
-        points=tuple(found.points),
-        refusals=tuple(found.refusals),
-        expectations=tuple(
-            expectation for expectation in found.expectations if expectation.config in tried
-        ),
-        quality=tuple(found.quality),
-        quality_refusals=tuple(found.quality_refusals),
+        variants=tuple(variants),
+        points=tuple(verdicts.points),
+        refusals=tuple(verdicts.refusals),
+        expectations=tuple(expectations),
+        quality=tuple(verdicts.quality),
+        quality_refusals=tuple(verdicts.quality_refusals),
         level=level,
-        in_float32=tuple(config for config in found.in_float32 if config in started),
+        in_float32=tuple(config for config in verdicts.in_float32 if config in started),
     )
     _check_baseline(plan)
     return plan
@@ -82,7 +86,7 @@ def plan_study_points(
 
 @dataclass
 class _Verdicts:
-    """What is tried and what is refused, config by config."""
+    """The points and configs that will run, and the refused ones, collected config by config."""
 
     points: list[Point] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -93,10 +97,12 @@ class _Verdicts:
 
     @property
     def configs(self) -> list[Config]:
-        speed = [
-            asked.config for asked in (*self.points, *(refusal.point for refusal in self.refusals))
+        return [
+            *(point.config for point in self.points),
+            *(refusal.point.config for refusal in self.refusals),
+            *self.quality,
+            *(refusal.config for refusal in self.quality_refusals),
         ]
-        return [*speed, *self.quality, *(refusal.config for refusal in self.quality_refusals)]
 
     def add(
         self,
@@ -108,13 +114,14 @@ class _Verdicts:
         row: CompatibilityRow | None,
         index: int,
     ) -> None:
-        """Judge a variant on an engine, number `index` of the study."""
+        """Judge a variant on an engine, which is number `index` of the study."""
         config = Config(variant=variant.name, engine=setup.name)
         for workload in study.workloads:
             point = Point(config=config, workload=workload.name)
-            reason = (
-                row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
-            )
+            if row and row.refuse:
+                reason: str | None = row.why
+            else:
+                reason = _refused(engine, setup, variant, workload, index)
             if reason is None:
                 self.points.append(point)
             else:
@@ -138,7 +145,10 @@ def _no_quality(
     *,
     index: int,
 ) -> str | None:
-    """Why a config's quality cannot be measured. What is only without speed-up can, also where it is refused."""
+    """Return why a config's quality cannot be measured, or None.
+
+    A config that is refused only because it has no speed-up can be measured.
+    """
     if not engine.needs_model:
         return f"{engine.name} does not run bitbench's variants."
     if variant.facts.random_weights:
@@ -146,7 +156,10 @@ def _no_quality(
     if engine.scoring is None:
         return f"The {engine.name} engine returns no log-probabilities, which quality needs."
     if not engine.scoring_reads_cache and setup.has_quantized_cache:
-        return f"{engine.name} gives log-probabilities without its KV cache: they do not show what {setup.kv_cache} loses."
+        return (
+            f"{engine.name} gives log-probabilities without its KV cache: "
+            f"they do not show what {setup.kv_cache} loses."
+        )
     if row is not None and row.refuse and row.verdict is Support.DOES_NOT_RUN:
         return row.why
     longest = Workload(
@@ -156,13 +169,18 @@ def _no_quality(
 
 
 def no_quality_of_random_weights(model: str) -> str:
-    return f"The weights of {model} are random: it is for speed, memory and kernels, and has no quality."
+    """Return the reason why a model with random weights has no quality."""
+    return (
+        f"The weights of {model} are random: it is for speed, memory and kernels, "
+        "and has no quality."
+    )
 
 
 def _refused(
     engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int
 ) -> str | None:
-    """Why this cannot run; raises where the setup itself is wrong, with its place in the file."""
+    """Return why this point cannot run, or None. Raise StudyFileError if the setup is wrong, with
+    its location in the study file."""
     try:
         return engine.refuse(setup, variant, workload) or variant.refusal
     except StudyFileError as error:
@@ -172,6 +190,7 @@ def _refused(
 def _known(
     variant: Variant, setup: EngineSetup, device: Device, capability: Capability | None
 ) -> CompatibilityRow | None:
+    """Return the row of the compatibility table that applies to this setup, or None."""
     if not variant.form:
         return None
     row = look_up_compatibility(
@@ -180,197 +199,215 @@ def _known(
     if row is None or not row.refuse:
         return row
     if setup.python is not None and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
-        return row.model_copy(
-            update={"refuse": False}
-        )  # another version than the one that failed: it is tried
+        # The study's own environment may have another version than the one that failed.
+        return row.model_copy(update={"refuse": False})
     return row if row.refuses(setup.args) else None
 
 
 def _wants_float32(setup: EngineSetup, row: CompatibilityRow | None) -> bool:
-    """Return whether it computes in float32 where bf16 is emulated: not where the study names a type."""
+    """Return True if the engine computes in float32 because the processor would emulate bf16, and
+    the study does not choose a type."""
     names_type = any(name.lstrip("-") == "dtype" for name in setup.args)
     return row is not None and row.float32_without_bf16 and not names_type
 
 
 def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
-    """Each with a name of its own, which is what tells configs apart from here on."""
-    found: dict[str, list[Variant]] = {}
-    for model in study.models:
-        own = found[model] = []
-        asked: list[tuple[str | Checkpoint, tuple[str, int]]] = [
-            *((recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)),
-            *(
-                (other, ("variants", index))
-                for index, other in enumerate(study.variants)
-                if other.of == model
-            ),
-        ]
-        for wanted, place in asked:
-            try:
-                variant = resolve(model, wanted)
-            except RecipeError as error:
-                raise StudyFileError(str(error), place) from error
-            if any(other.recipe == variant.recipe for other in own):
-                raise StudyFileError(
-                    f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1]
-                )
-            own.append(variant)
-    names = _model_names({model: own[0].model_name for model, own in found.items()})
-    for model, own in found.items():
-        yield from (
-            variant.model_copy(update={"name": f"{names[model]}/{variant.recipe}"})
-            for variant in own
-        )
+    """Yield each variant under a name that is unique in the study and identifies its configs."""
+    by_model = {model: _variants_of_model(model, study, resolve) for model in study.models}
+    plain_names = {model: variants[0].model_name for model, variants in by_model.items()}
+    names = _model_names(plain_names)
+    for model, variants in by_model.items():
+        for variant in variants:
+            name = f"{names[model]}/{variant.recipe}"
+            yield variant.model_copy(update={"name": name})
+
+
+def _variants_of_model(model: str, study: Study, resolve: Resolve) -> list[Variant]:
+    """Return the variants of one model: its recipes' variants, then its checkpoints. Raise
+    StudyFileError if two have the same name or a recipe cannot be resolved."""
+    requests: list[tuple[str | Checkpoint, str, int]] = []
+    for index, recipe in enumerate(study.recipes):
+        requests.append((recipe, "recipes", index))
+    for index, checkpoint in enumerate(study.variants):
+        if checkpoint.of == model:
+            requests.append((checkpoint, "variants", index))
+    variants: list[Variant] = []
+    for request, key, index in requests:
+        try:
+            variant = resolve(model, request)
+        except RecipeError as error:
+            raise StudyFileError(str(error), (key, index)) from error
+        if any(other.recipe == variant.recipe for other in variants):
+            message = f"two {key} are called {variant.recipe}; give each its own name"
+            raise StudyFileError(message, (key,))
+        variants.append(variant)
+    return variants
 
 
 def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
-    """By the study's word for each model: its plain name, or as much of its path as tells it from its namesakes."""
-    names = {}
+    """Return a unique name for each model of the study: its plain name, or the shortest end of its
+    path that no model with the same plain name shares. Raise StudyFileError if one occurs twice."""
+    names = dict(plain)
     for model, name in plain.items():
-        others = [Path(other).parts for other in plain if plain[other] == name and other != model]
+        namesakes = [other for other in plain if plain[other] == name and other != model]
+        if not namesakes:
+            continue
         parts = Path(model).parts
+        others = [Path(other).parts for other in namesakes]
         if parts in others:
             raise StudyFileError(
                 f"{model} is in this study twice, spelled differently", ("models",)
             )
-        lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
-        needed = next(
-            length
-            for length in lengths
-            if parts[-length:] not in [path[-length:] for path in others]
-        )
-        names[model] = Path(*parts[-needed:]).as_posix() if others else name
+        length = 1
+        while any(other[-length:] == parts[-length:] for other in others):
+            length += 1
+        names[model] = Path(*parts[-length:]).as_posix()
     return names
 
 
 def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
+    """Raise StudyFileError if an engine needs a model and the study has none, or the reverse."""
     needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
     if needs_model and not study.models:
         raise StudyFileError(
-            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, a hub id (ORG/NAME) or a folder",
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, "
+            "a hub id (ORG/NAME) or a folder",
             ("engines",),
         )
-    unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
-    if study.models and len(unused) == len(study.engines):
+    if study.models and not needs_model:
         raise StudyFileError("no engine of this study runs a model; remove `models`", ("models",))
 
 
 def _check_shapes(study: Study) -> None:
+    """Raise StudyFileError for an imported workload of which an essential part is unknown."""
     for index, workload in enumerate(study.workloads):
         if workload.unknown:
             raise StudyFileError(
-                f"{workload.name} was imported without {', '.join(workload.unknown)}; it can be reported, not run",
+                f"{workload.name} was imported without {', '.join(workload.unknown)}; "
+                "it can be reported, not run",
                 ("workloads", index),
             )
 
 
 def _check_environments(study: Study, engines: Mapping[str, Engine]) -> None:
-    """Raises StudyFileError where an engine that is not a package in an environment is asked for in another one."""
+    """Raise StudyFileError if `python` is set for an engine that is not a Python package."""
     for index, setup in enumerate(study.engines):
         if setup.python is None:
             continue
         engine = engines[setup.engine]
-        own = engine.own_environment
-        if engine.environment is None or (own is not None and not own.is_of_python):
+        environment = engine.own_environment
+        has_other_kind = environment is not None and not environment.is_of_python
+        if engine.environment is None or has_other_kind:
             raise StudyFileError(
-                f"{engine.name} is not a package of a Python environment; remove `python`, and measure a server of "
-                "your own with the engine `endpoint`",
+                f"{engine.name} is not a package of a Python environment; remove `python`, "
+                "and measure a server of your own with the engine `endpoint`",
                 ("engines", index, "python"),
             )
 
 
 def _check_baseline(plan: Plan) -> None:
-    wanted = plan.study.baseline
-    if wanted is None:
+    """Raise StudyFileError if the study's baseline matches no config or several."""
+    baseline = plan.study.baseline
+    if baseline is None:
         return
     configs = dict.fromkeys([*plan.configs, *(refusal.point.config for refusal in plan.refusals)])
-    matching = [config for config in configs if wanted in (config.name, config.engine)]
+    matching = [config for config in configs if baseline in (config.name, config.engine)]
     if not matching:
         names = ", ".join(f"`{config.name}`" for config in configs)
         raise StudyFileError(
-            f"{wanted!r} is not a config of this study; they are {names}", ("baseline",)
+            f"{baseline!r} is not a config of this study; they are {names}", ("baseline",)
         )
     if len(matching) > 1:
         names = ", ".join(f"`{config.name}`" for config in matching)
-        raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
+        raise StudyFileError(
+            f"{baseline!r} is ambiguous: {names}; give the full name", ("baseline",)
+        )
 
 
 def planned_engine_loads(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
-    """Return what an instance of this setup will see: its workloads and the questions about its quality."""
-    names = dict.fromkeys(
-        point.workload for point in plan.points if point.config.engine == setup.name
-    )
-    workloads = [plan.study.workload(name) for name in names]
-    loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
+    """Return the loads on an instance of this setup: its workloads, then its quality requests."""
+    points = [point for point in plan.points if point.config.engine == setup.name]
+    loads: list[Load] = []
+    for name in dict.fromkeys(point.workload for point in points):
+        workload = plan.study.workload(name)
+        loads.append(Load(workload.concurrency, workload.context_tokens))
     quality = plan.study.quality
     refused = {refusal.config for refusal in plan.quality_refusals}
-    # Not only where this part of the plan asks for quality: all starts of a study have the same options.
+    # All starts of a study have the same options, so quality counts in every part of the plan.
     if quality is not None and any(
         config.engine == setup.name and config not in refused for config in plan.configs
     ):
-        at_once = max((task.concurrency for task in quality.lm_eval_tasks), default=1)
-        loads.append(Load(at_once, quality.context_tokens))
+        concurrency = max((task.concurrency for task in quality.lm_eval_tasks), default=1)
+        loads.append(Load(concurrency, quality.context_tokens))
     return tuple(loads)
 
 
 def planned_engine_setup(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
-    """The setup, number `index` of its study, as the engine is started with it: the type of its KV cache among the
-    arguments. Raises StudyFileError where the engine has no such type, or where the arguments choose one, too."""
+    """Return the setup with the arguments that choose its KV cache type. `index` is its position in
+    the study. Raise StudyFileError if the engine lacks this type or the arguments choose one too.
+    """
     if setup.kv_cache is None:
         return setup
     types = engine.kv_cache_types
     if setup.kv_cache not in types:
-        known = (
-            f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}"
-            if types
-            else "remove `kv_cache`"
-        )
+        advice = "remove `kv_cache`"
+        if types:
+            advice = f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}"
         raise StudyFileError(
-            f"{engine.name} has no KV cache type {setup.kv_cache}; {known}",
+            f"{engine.name} has no KV cache type {setup.kv_cache}; {advice}",
             ("engines", index, "kv_cache"),
         )
-    chosen = types[setup.kv_cache]
+    cache_arguments = types[setup.kv_cache]
     for name in setup.args:
-        if (option := name.lstrip("-").replace("_", "-")) in chosen:
+        option = name.lstrip("-").replace("_", "-")
+        if option in cache_arguments:
             message = f"`kv_cache` chooses {option} already; keep one of the two"
             raise StudyFileError(message, ("engines", index, "args", name))
-    return setup.model_copy(update={"args": {**chosen, **setup.args}})
+    return setup.model_copy(update={"args": {**cache_arguments, **setup.args}})
 
 
-def plan_study(study: Path | Study | StudySource, at: Workplace) -> Plan:
-    """What a study would run, and what not and why. Runs nothing, and needs neither weights nor environments."""
+def plan_study(study: Path | Study | StudySource, workplace: Workplace) -> Plan:
+    """Return the points that a study would run, and the refused ones with the reason. Planning
+    starts nothing and needs neither weights nor environments."""
     source = StudySource.of(study)
-    return plan_study_source(source, VariantStore(at.home, source.folder), at)
+    return plan_study_source(source, VariantStore(workplace.home, source.folder), workplace)
 
 
 def plan_study_with_readiness(
-    study: Path | Study | StudySource, at: Workplace
+    study: Path | Study | StudySource, workplace: Workplace
 ) -> tuple[Plan, Readiness]:
-    """The plan, and what is missing here before it can run."""
+    """Return the plan, and the parts that are missing on this machine before it can run."""
     source = StudySource.of(study)
-    store = VariantStore(at.home, source.folder)
-    plan = plan_study_source(source, store, at)
-    return plan, _readiness(plan, store, at)
+    store = VariantStore(workplace.home, source.folder)
+    plan = plan_study_source(source, store, workplace)
+    return plan, _readiness(plan, store, workplace)
 
 
 def ready_plan(
     source: StudySource,
     store: VariantStore,
-    at: Workplace,
+    workplace: Workplace,
     observer: Observer,
     part_of: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> Plan:
-    """The plan, or `part_of` it, once its environments exist and its variants were made, or could not be."""
-    plan = part_of(plan_study_source(source, store, at))
-    _readiness(plan, store, at).require()
+    """Return the plan, or its `part_of`, once its variants were made or have failed. Raise
+    NotReadyError if an environment or a model is missing."""
+    plan = part_of(plan_study_source(source, store, workplace))
+    _readiness(plan, store, workplace).require()
     return store.make_missing(plan, observer)
 
 
 def plan_study_source(
-    source: StudySource, store: VariantStore, at: Workplace, target: Capability | None = None
+    source: StudySource,
+    store: VariantStore,
+    workplace: Workplace,
+    target: Capability | None = None,
 ) -> Plan:
-    """The points of a study. `target`: of a GPU elsewhere, instead of what this machine has."""
+    """Return the plan of a study, for this machine or for a GPU elsewhere with the capability
+    `target`. Raise StudyFileError with the location in the file."""
     study = source.study
+    device: Device = "cuda" if target else workplace.device
+    level = None if target else workplace.level
     try:
         check_input_files(study.workloads, source.folder)
         if study.quality is not None:
@@ -379,68 +416,73 @@ def plan_study_source(
             study,
             registered_engines_of(study),
             store.variant,
-            "cuda" if target else at.device,
-            capability=target or at.capability,
-            level=None if target else at.level,
+            device,
+            capability=target or workplace.capability,
+            level=level,
         )
     except StudyFileError as error:
         raise source.located(error) from error
 
 
-def _readiness(plan: Plan, store: VariantStore, at: Workplace) -> Readiness:
+def _readiness(plan: Plan, store: VariantStore, workplace: Workplace) -> Readiness:
     return readiness(
         {*readiness_environments(plan), *store.makers(plan)},
         store.missing_models(plan),
-        at.home,
-        device=at.device,
-        asked_for=at.asked_device,
+        workplace.home,
+        device=workplace.device,
+        asked_for=workplace.asked_device,
         packages=readiness_packages(plan),
         making_s=store.making_s(plan),
     )
 
 
-def estimator_of(plan: Plan, at: Workplace) -> Estimator:
-    """How long a plan takes here, before anything was measured."""
-    return Estimator(plan, registered_engines_of(plan.study), at.level)
+def estimator_of(plan: Plan, workplace: Workplace) -> Estimator:
+    """Return an estimator of how long a plan takes here, before any measurement."""
+    return Estimator(plan, registered_engines_of(plan.study), workplace.level)
 
 
 @dataclass(frozen=True)
 class Amount:
-    """Each pair: at least, and at most where questions stay open."""
+    """The expected size of a plan. Each pair is the minimum, and the maximum if no question is
+    decided early."""
 
     points: int
     starts: tuple[int, int]
     trials: tuple[int, int]
     seconds: tuple[float, float]  # with the time to create variants
-    making_s: float = 0.0  # for those that are not created yet
+    making_s: float = 0.0  # for variants that are not created yet
 
 
 class PlanAnswer(Record):
-    """What would run, what not and why; which environments it needs, and about how long it takes."""
+    """The answer of `bitbench plan --json`: the plan, what it needs, and how long it takes."""
 
     plan: Plan
-    environments: dict[str, str | None]  # what is wrong with each; null: it is installed
-    missing_models: tuple[str, ...]  # not downloaded; planned from what the catalog knows
-    before_run: tuple[str, ...]  # the commands that are needed before `bitbench run`
+    environments: dict[str, str | None]  # the problem of each, null if it is installed
+    missing_models: tuple[str, ...]  # not downloaded, planned from the catalog's facts
+    before_run: tuple[str, ...]  # commands to run before `bitbench run`
     amount: Amount
 
 
 def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:
+    """Return how many points, starts, trials and seconds a plan takes, `making_s` included."""
     measure = plan.study.measure
     configs = len({point.config for point in plan.points})
-    once = len(plan.configs) - configs  # only their quality is measured
+    started_once = len(plan.configs) - configs  # only their quality is measured
     points = len(plan.points)
-    has_budget = measure.budget is not None
-    blocks = (measure.starts.min, measure.starts.max)
-    rounds = (
-        1 if has_budget else measure.trials.min,
-        measure.trials.max if has_budget else measure.trials.min,
-    )
+    rounds = (measure.trials.min, measure.trials.min)
+    if measure.budget is not None:
+        rounds = (1, measure.trials.max)
     low_s, high_s = estimator.range_s()
     return Amount(
         points=points,
-        starts=(configs * blocks[0] + once, configs * blocks[1] + once),
-        trials=(points * blocks[0] * rounds[0], points * blocks[1] * rounds[1]),
+        starts=(
+            configs * measure.starts.min + started_once,
+            configs * measure.starts.max + started_once,
+        ),
+        trials=(
+            points * measure.starts.min * rounds[0],
+            points * measure.starts.max * rounds[1],
+        ),
         seconds=(low_s + making_s, high_s + making_s),
         making_s=making_s,
     )

@@ -1,4 +1,5 @@
-"""Which environments and models there are, the commands that bring what a study lacks, and how a model is got."""
+"""The environments and models that a study needs, the commands that provide the missing ones, and
+the download of a model."""
 
 import shlex
 import sys
@@ -33,18 +34,20 @@ from bitbench.util.errors import EngineEnvironmentError, ModelError, NotReadyErr
 
 @dataclass(frozen=True)
 class Readiness:
-    environments: Mapping[str, str | None]  # what is wrong with each; None: it is installed
+    """The state of everything that a study needs before it can run."""
+
+    environments: Mapping[str, str | None]  # the problem of each, None if it is installed
     missing_models: tuple[str, ...]
-    asked_for: Device | None = None  # what a person chose; None: what this machine would choose
-    making_s: float = (
-        0.0  # about: to create the variants that are missing, which `bitbench run` does
-    )
-    # What the environments that somebody else made must have, by path: bitbench installs nothing there.
+    asked_for: Device | None = None  # the user's choice, None if this machine's default applies
+    making_s: float = 0.0  # approximate time of `bitbench run` to create the missing variants
+    # The required package of each environment that the user made, by path. bitbench installs
+    # nothing there.
     packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """In an order in which they work: models of the catalog are converted in an environment."""
+        """The commands that are needed first, in an order that works: an environment converts the
+        models of the catalog."""
         names = [name for name, problem in self.environments.items() if problem is not None]
         return (
             *map(self._creation, names),
@@ -52,18 +55,21 @@ class Readiness:
         )
 
     def _creation(self, name: str) -> str:
+        """Return the command that creates an environment, or that completes one of the user's."""
         if not is_foreign_environment(name):
-            return f"bitbench env create {name}{f' --device {self.asked_for}' if self.asked_for else ''}"
+            option = f" --device {self.asked_for}" if self.asked_for else ""
+            return f"bitbench env create {name}{option}"
         folder = venv_folder(Path(name))
-        make = [] if folder.exists() else [f"python3 -m venv {shlex.quote(str(folder))}"]
-        python = shlex.quote(str(python_in(folder)))
-        install = (
-            [f"{python} -m pip install {self.packages[name]}"] if name in self.packages else []
-        )
-        return " && ".join([*make, *install])
+        commands: list[str] = []
+        if not folder.exists():
+            commands.append(f"python3 -m venv {shlex.quote(str(folder))}")
+        if name in self.packages:
+            python = shlex.quote(str(python_in(folder)))
+            commands.append(f"{python} -m pip install {self.packages[name]}")
+        return " && ".join(commands)
 
     def require(self) -> None:
-        """Raises NotReadyError with every command that is needed, before anything starts."""
+        """Raise NotReadyError with every command that is needed first, if there are any."""
         if self.commands:
             raise NotReadyError(f"this study cannot run yet; first: {' && '.join(self.commands)}")
 
@@ -78,107 +84,129 @@ def readiness(
     making_s: float = 0.0,
     packages: Mapping[str, str] | None = None,
 ) -> Readiness:
-    """`needed`: environments of the study's engines, of what makes its variants, and of its tasks. `device`: what the
-    engines compute on, for which theirs must have been made; `asked_for`: the same where a person chose it.
-    `packages`: what those that somebody else made must have, by path."""
+    """Return which of the needed environments and models are missing.
+
+    `needed` holds the environments of the engines, of the tools that make variants, and of the
+    tasks. `device` is what engines compute on, which their environments must be created for.
+    `asked_for` is the same if the user chose it. `packages` holds the required package of each
+    environment that the user made, by path.
+    """
     packages = packages or {}
     models = tuple(missing_models)
-    names = sorted(
-        {*needed, *(ENVIRONMENT for model in models if model in CATALOG)}
-    )  # it converts them
-    problems = {
-        name: _problem(name, home, packages) or (device and _of_another_device(name, home, device))
-        for name in names
-    }
+    environments = set(needed)
+    if any(model in CATALOG for model in models):
+        environments.add(ENVIRONMENT)  # it converts the models of the catalog
+    problems: dict[str, str | None] = {}
+    for name in sorted(environments):
+        problem = _problem(name, home, packages)
+        if not problem and device:
+            problem = _of_another_device(name, home, device)
+        problems[name] = problem
     return Readiness(problems, models, asked_for, making_s, packages)
 
 
 def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
+    """Return why an environment cannot be used, or None."""
     try:
         environment_python(name, home)
-        found = versions(name, home)
+        installed = versions(name, home)
     except EngineEnvironmentError as error:
         return str(error)
-    if name in packages and not any(package.startswith(packages[name]) for package in found):
+    if name in packages and not any(package.startswith(packages[name]) for package in installed):
         return f"{name} has no {packages[name]}."
     return None
 
 
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
-    """Where an engine's was made from the lock of another device: there the engine would compute."""
-    of_engines = {
-        known.name for engine in registry.engines().values() if (known := engine.own_environment)
-    }
+    """Return the problem of an engine's environment that was made for another device, or None. Its
+    engine would compute on that device."""
+    engine_environments: set[str] = set()
+    for engine in registry.engines().values():
+        if engine.own_environment:
+            engine_environments.add(engine.own_environment.name)
     installed = read_environment_manifest(environment_folder(name, home))
-    if name not in of_engines or installed is None:
+    if name not in engine_environments or installed is None:
         return None
-    known = known_environment(name)
-    locks = {lock.name: other for other, lock in known.locks.items()}
-    if installed.lock not in locks or installed.lock == known.lock_for(device).name:
+    environment = known_environment(name)
+    locks = {lock.name: lock_device for lock_device, lock in environment.locks.items()}
+    if installed.lock not in locks or installed.lock == environment.lock_for(device).name:
         return None
-    return f"The environment {name} was created for {locks[installed.lock]}, and engines here run on {device}."
+    return (
+        f"The environment {name} was created for {locks[installed.lock]}, "
+        f"and engines here run on {device}."
+    )
 
 
 def readiness_environments(plan: Plan) -> list[str]:
-    """Those of its engines, and of its tasks."""
+    """Return the environments of the plan's engines and of its tasks."""
     engines = registry.registered_engines_of(plan.study)
-    used = {config.engine for config in plan.configs}
-    setups = [setup for setup in plan.study.engines if setup.name in used]
-    names = (setup.environment(engines[setup.engine].environment) for setup in setups)
-    tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.lm_eval_tasks else []
-    return sorted({*tasks, *(name for name in names if name is not None)})
+    used_setups = {config.engine for config in plan.configs}
+    names: set[str] = set()
+    if plan.study.quality is not None and plan.study.quality.lm_eval_tasks:
+        names.add(TASKS)
+    for setup in plan.study.engines:
+        name = setup.environment(engines[setup.engine].environment)
+        if setup.name in used_setups and name is not None:
+            names.add(name)
+    return sorted(names)
 
 
 def readiness_packages(plan: Plan) -> dict[str, str]:
-    """What each environment that somebody else made must have for its engine."""
-    engines, found = registry.registered_engines_of(plan.study), {}
+    """Return the package that each environment made by the user must have for its engine."""
+    engines = registry.registered_engines_of(plan.study)
+    packages: dict[str, str] = {}
     for setup in plan.study.engines:
-        known, name = engines[setup.engine].own_environment, setup.environment(None)
-        if name is not None and known is not None and known.main_packages:
-            found[name] = known.main_packages[0]
-    return found
+        environment = engines[setup.engine].own_environment
+        name = setup.environment(None)
+        if name is not None and environment is not None and environment.main_packages:
+            packages[name] = environment.main_packages[0]
+    return packages
 
 
 def known_environments() -> dict[str, Environment]:
-    """By name. An engine that cannot be imported is skipped with a warning."""
-    of_engines = (engine.own_environment for engine in registry.engines().values())
+    """Return every environment by name. An engine that cannot be imported is skipped with a
+    warning."""
+    of_engines = [engine.own_environment for engine in registry.engines().values()]
     of_features = loaded_from_features("environments").values()
-    return {
-        known.name: known
-        for known in (*of_engines, QUANTIZE, LMEVAL, *of_features)
-        if known is not None
-    }
+    by_name: dict[str, Environment] = {}
+    for environment in (*of_engines, QUANTIZE, LMEVAL, *of_features):
+        if environment is not None:
+            by_name[environment.name] = environment
+    return by_name
 
 
 def known_environment_versions(
-    installed: InstalledEnvironment, known: Mapping[str, Environment]
+    installed: InstalledEnvironment, environments: Mapping[str, Environment]
 ) -> dict[str, str]:
-    """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
-    name = installed.name
-    return known[name].main_versions(installed.versions) if name in known else {}
+    """Return the versions of the packages that decide what is measured. The result is empty for an
+    environment that is not among `environments`."""
+    environment = environments.get(installed.name)
+    return environment.main_versions(installed.versions) if environment else {}
 
 
 def known_environment(name: str) -> Environment:
-    """Raises EngineEnvironmentError with the names that exist."""
-    known = known_environments()
-    if name not in known:
+    """Return the environment of this name. Raise EngineEnvironmentError with the names that
+    exist."""
+    environments = known_environments()
+    if name not in environments:
         raise EngineEnvironmentError(
-            f"Unknown environment {name}; known environments: {', '.join(sorted(known))}."
+            f"Unknown environment {name}; known environments: {', '.join(sorted(environments))}."
         )
-    return known[name]
+    return environments[name]
 
 
 _NEEDS_THE_LIBRARY = (
-    "Downloading from a hub needs huggingface_hub: install it with pip install 'bitbench[hub]', or create an "
-    "environment that has it with: bitbench env create transformers"
+    "Downloading from a hub needs huggingface_hub: install it with pip install 'bitbench[hub]', "
+    "or create an environment that has it with: bitbench env create transformers"
 )
 
 
 def make_model_ready(
     name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress
 ) -> list[str]:
-    """Download it, or have its source create it; what came of it, in sentences."""
-    if (source := source_of(name)) is not None:
+    """Download a model, or have its source create it. Return the outcome as sentences."""
+    source = source_of(name)
+    if source is not None:
         return source.make(name, home, on_progress)
     reference = None if name in CATALOG else parse_hub_reference(name)
     if reference is not None:
@@ -189,7 +217,8 @@ def make_model_ready(
 
 
 def hub_python(home: Path) -> Path:
-    """A Python with huggingface_hub: ours with the extra `hub`, else that of any environment; raises ModelError."""
+    """Return a Python with huggingface_hub: bitbench's if it has the extra `hub`, else an
+    environment's. Raise ModelError if none has it."""
     if find_spec("huggingface_hub") is not None:
         return Path(sys.executable)
     for installed in installed_environments(home):
@@ -199,13 +228,14 @@ def hub_python(home: Path) -> Path:
 
 
 def _from_hub(reference: HubReference, home: Path, on_progress: hub.OnProgress) -> list[str]:
-    got = hub.download(reference, home, python=hub_python(home), on_progress=on_progress)
-    said = [f"{reference} is at {got.model.path} (commit {got.model.commit})"]
-    if got.from_cache:
-        said.append("The hub was not asked: this is what the shared cache has of it.")
-    if got.moved_from is not None:
-        said.append(
-            f"{reference.revision} has moved since the last download; studies that name {reference} now mean the new "
-            f"commit. To keep the old one, write {reference.repository}@{got.moved_from}."
+    download = hub.download(reference, home, python=hub_python(home), on_progress=on_progress)
+    sentences = [f"{reference} is at {download.model.path} (commit {download.model.commit})"]
+    if download.from_cache:
+        sentences.append("The hub was not asked: this is what the shared cache has of it.")
+    if download.moved_from is not None:
+        sentences.append(
+            f"{reference.revision} has moved since the last download; "
+            f"studies that name {reference} now mean the new commit. "
+            f"To keep the old one, write {reference.repository}@{download.moved_from}."
         )
-    return said
+    return sentences

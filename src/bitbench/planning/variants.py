@@ -1,5 +1,5 @@
-"""Finds the variants that a study asks for, those that somebody else made among them, and makes those that are
-missing."""
+"""The variants of a study: finding them on disk, checkpoints from elsewhere included, and making
+the missing ones."""
 
 import hashlib
 import re
@@ -28,7 +28,7 @@ from bitbench.quantize.checkpoint import (
     read_gguf_tensors,
     refuse_group_size_that_does_not_fit,
 )
-from bitbench.study.plan import Plan, QualityRefusal, Refusal
+from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal
 from bitbench.study.recipe import COMPRESSED_TENSORS, DENSE_GGUF_TYPES, GGUF_TYPES, Backend, Recipe
 from bitbench.study.study import Checkpoint
 from bitbench.study.variant import DENSE, NO_MODEL, ExpertFacts, ModelFacts, Variant
@@ -43,81 +43,87 @@ from bitbench.util.errors import (
 _SPELLED = re.compile(
     rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE
 )
-_LARGEST = 2**40  # of any size or count in a header
-# Quantizing changes none of them. Vocabularies are padded by some tools, and are no sign of another model.
-_KEPT = {
+_LARGEST = 2**40  # upper limit of any size or count in a header
+# Quantizing changes none of these. Some tools pad vocabularies, so a size there proves nothing.
+_UNCHANGED_FACTS = {
     "layers": "layers",
     "hidden_size": "hidden size",
     "heads": "attention heads",
     "kv_heads": "key/value heads",
 }
-
-
-_SPECIAL = (2, 3)  # unknown and control, as GGUF numbers the types of tokens
+_SPECIAL = (2, 3)  # GGUF's numbers for the token types "unknown" and "control"
 
 
 def look_up_variant_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
-    """As `library.look_up_model`; a GGUF file can be a model, too, and says itself what it is."""
+    """Return a model as `library.look_up_model` does, or a GGUF file with the facts of its
+    header."""
     gguf = None if reference in CATALOG else library.resolve_gguf(reference, home)
-    return (
-        library.look_up_model(reference, home)
-        if gguf is None
-        else replace(gguf, facts=_gguf_facts(gguf.path))
-    )
+    if gguf is None:
+        return library.look_up_model(reference, home)
+    return replace(gguf, facts=_gguf_facts(gguf.path))
 
 
 def is_gguf(model: ResolvedModel | ExpectedModel) -> bool:
     return model.facts.quantization == GGUF
 
 
-def _word_ids(place: Path) -> tuple[int, ...]:
-    """Token ids of ordinary words, of a model's folder or GGUF file."""
-    file = _first_gguf(place)
+def _word_ids(path: Path) -> tuple[int, ...]:
+    """Return the token ids of ordinary words, for a model's folder or a GGUF file."""
+    file = _first_gguf(path)
     if file is None:
-        return word_token_ids(place)
+        return word_token_ids(path)
     values = read_gguf_header(file).values
-    return words_among(
-        ((text, id) for id, text in enumerate(_listed(values, TOKENS))), _special_ids(values)
-    )
+    tokens = ((text, id) for id, text in enumerate(_listed(values, TOKENS)))
+    return words_among(tokens, _special_ids(values))
 
 
 def _checkpoint_variant(
-    wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path
+    checkpoint: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path
 ) -> Variant:
-    """With its own files and the facts of its model: packed weights do not show them. Without files where it is not
-    downloaded but expected to be what its name says. Raises ModelError."""
-    gguf = library.resolve_gguf(wanted.checkpoint, home)
-    found = gguf or library.look_up_model(wanted.checkpoint, home)
-    label, form = gguf_model_content(gguf.path) if gguf else _content(found)
-    recipe = wanted.name or label
+    """Return the variant with the checkpoint's files and the facts of its model, which packed
+    weights do not show. It has no files if its content is only expected from its name.
+    Raise ModelError."""
+    gguf = library.resolve_gguf(checkpoint.checkpoint, home)
+    source = gguf or library.look_up_model(checkpoint.checkpoint, home)
+    if gguf:
+        label, form = gguf_model_content(gguf.path)
+        refusal = None
+    else:
+        label, form = _content(source)
+        refusal = _checkpoint_refusal(checkpoint, source.facts, model.facts)
+    recipe = checkpoint.name or label
     return Variant(
         name=f"{model.name}/{recipe}",
-        model=wanted.of,
+        model=checkpoint.of,
         recipe=recipe,
-        path=found.path,
-        content_hash=found.content_hash,
-        commit=found.commit,
-        checkpoint=wanted.checkpoint,
-        weight_bytes=found.weight_bytes,
+        path=source.path,
+        content_hash=source.content_hash,
+        commit=source.commit,
+        checkpoint=checkpoint.checkpoint,
+        weight_bytes=source.weight_bytes,
         form=form,
-        facts=model.facts.model_copy(update={"quantization": found.facts.quantization}),
-        refusal=None if gguf else _checkpoint_refusal(wanted, found.facts, model.facts),
+        facts=model.facts.model_copy(update={"quantization": source.facts.quantization}),
+        refusal=refusal,
     )
 
 
-def _content(found: ResolvedModel | ExpectedModel) -> tuple[str, str]:
-    """What to call it, and its form; one that is not quantized has nothing but its name."""
-    stored = found.quantization
-    return (found.name, DENSE) if stored is None else (stored.label, stored.form)
+def _content(source: ResolvedModel | ExpectedModel) -> tuple[str, str]:
+    """Return a label and the form of a model. The label of an unquantized one is its name."""
+    quantization = source.quantization
+    if quantization is None:
+        return source.name, DENSE
+    return quantization.label, quantization.form
 
 
-def gguf_model_content(place: Path) -> tuple[str, str]:
-    """By the type in the file's name, or else by that of most weights."""
-    first = _first_gguf(place)
+def gguf_model_content(path: Path) -> tuple[str, str]:
+    """Return a label and the form of a GGUF model, by the type in the file's name, or else by the
+    type of most weights."""
+    first = _first_gguf(path)
     assert first is not None  # it was resolved as one
     spelled = _SPELLED.search(first.stem)
     kind = spelled[1].upper() if spelled else _most_common_type(first)
-    return f"gguf-{kind.lower()}", f"gguf/{DENSE}" if kind in (*DENSE_GGUF_TYPES, "F32") else "gguf"
+    is_dense = kind in (*DENSE_GGUF_TYPES, "F32")
+    return f"gguf-{kind.lower()}", f"gguf/{DENSE}" if is_dense else "gguf"
 
 
 def _most_common_type(file: Path) -> str:
@@ -127,31 +133,39 @@ def _most_common_type(file: Path) -> str:
     return max(weights, key=lambda kind: weights[kind]).upper() if weights else "unknown"
 
 
-def _first_gguf(place: Path) -> Path | None:
-    return place if place.is_file() else next(iter(sorted(place.glob("*.gguf"))), None)
+def _first_gguf(path: Path) -> Path | None:
+    """Return the file itself, the first GGUF file in a folder, or None."""
+    if path.is_file():
+        return path
+    return min(path.glob("*.gguf"), default=None)
 
 
-def _gguf_facts(place: Path) -> ModelFacts:
-    """What a config.json would say; of a model in several files, as the first of them says it."""
-    file = _first_gguf(place)
+def _gguf_facts(path: Path) -> ModelFacts:
+    """Return what a config.json would say. For a model in several files, the first one counts."""
+    file = _first_gguf(path)
     assert file is not None  # it was resolved as one
     header = read_gguf_header(file)
     values = header.values
+    architecture = values.get("general.architecture")
 
     def count(name: str) -> int | None:
-        value = values.get(f"{values.get('general.architecture')}.{name}")
+        value = values.get(f"{architecture}.{name}")
         return value if isinstance(value, int) and 0 < value < _LARGEST else None
 
-    heads, hidden = count("attention.head_count"), count("embedding_length")
+    heads = count("attention.head_count")
+    hidden_size = count("embedding_length")
+    head_size = count("attention.key_length")
+    if head_size is None and hidden_size and heads:
+        head_size = hidden_size // heads
     return ModelFacts(
-        parameters=_parameters(header, place),
+        parameters=_parameters(header, path),
         vocabulary_size=len(_listed(values, TOKENS)) or None,
         special_token_ids=_special_ids(values),
         context_tokens=count("context_length"),
-        hidden_size=hidden,
+        hidden_size=hidden_size,
         layers=count("block_count"),
         kv_heads=count("attention.head_count_kv") or heads,
-        head_size=count("attention.key_length") or (hidden // heads if hidden and heads else None),
+        head_size=head_size,
         heads=heads,
         intermediate_size=count("feed_forward_length"),
         tied_embeddings=all(tensor.name != "output.weight" for tensor in header.tensors),
@@ -161,30 +175,35 @@ def _gguf_facts(place: Path) -> ModelFacts:
 
 
 def _gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
-    experts, layers = count("expert_count"), count("block_count")
+    """Return the experts of a mixture-of-experts model, or None for a dense one."""
+    experts = count("expert_count")
     if experts is None:
         return None
     size = count("expert_feed_forward_length") or count("feed_forward_length")
-    is_interleaved = count("interleave_moe_layer_step") is not None
+    layers = count("block_count")
+    if count("interleave_moe_layer_step") is not None:
+        layers = None
+    elif layers is not None:
+        layers = max(layers - (count("leading_dense_block_count") or 0), 0)
+    shared_size = count("expert_shared_feed_forward_length")
+    if shared_size is None:
+        shared_size = (count("expert_shared_count") or 0) * (size or 0)
     return ExpertFacts(
         count=experts,
         per_token=count("expert_used_count"),
         size=size,
-        layers=None
-        if layers is None or is_interleaved
-        else max(layers - (count("leading_dense_block_count") or 0), 0),
-        shared_size=count("expert_shared_feed_forward_length")
-        or (count("expert_shared_count") or 0) * (size or 0),
+        layers=layers,
+        shared_size=shared_size,
     )
 
 
-def _parameters(header: GgufHeader, place: Path) -> int:
-    others = sorted(place.glob("*.gguf"))[1:] if place.is_dir() else []
-    tensors = [
-        *header.tensors,
-        *(tensor for other in others for tensor in read_gguf_tensors(other)),
-    ]
-    return sum(tensor.weights for tensor in tensors)
+def _parameters(header: GgufHeader, path: Path) -> int:
+    """Return the number of weights in all files of a model. `header` belongs to the first file."""
+    parameters = sum(tensor.weights for tensor in header.tensors)
+    if path.is_dir():
+        for file in sorted(path.glob("*.gguf"))[1:]:
+            parameters += sum(tensor.weights for tensor in read_gguf_tensors(file))
+    return parameters
 
 
 def _special_ids(values: Mapping[str, object]) -> tuple[int, ...]:
@@ -192,141 +211,155 @@ def _special_ids(values: Mapping[str, object]) -> tuple[int, ...]:
 
 
 def _listed(values: Mapping[str, object], key: str) -> list[Any]:
-    found = values.get(key)
-    return found if isinstance(found, list) else []
+    value = values.get(key)
+    return value if isinstance(value, list) else []
 
 
-def _checkpoint_refusal(wanted: Checkpoint, found: ModelFacts, model: ModelFacts) -> str | None:
-    for field, words in _KEPT.items():
-        there, here = getattr(found, field), getattr(model, field)
+def _checkpoint_refusal(
+    checkpoint: Checkpoint, its_facts: ModelFacts, model_facts: ModelFacts
+) -> str | None:
+    """Return why the checkpoint cannot be one of the model, or None."""
+    for name, words in _UNCHANGED_FACTS.items():
+        there = getattr(its_facts, name)
+        here = getattr(model_facts, name)
         if None not in (there, here) and there != here:
-            return f"{wanted.checkpoint} was not made from {wanted.of}: {words} {there} there, {here} here"
+            return (
+                f"{checkpoint.checkpoint} was not made from {checkpoint.of}: "
+                f"{words} {there} there, {here} here"
+            )
     return None
 
 
 FoundModel = library.ResolvedModel | library.ExpectedModel
-Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
+VariantKey = tuple[str, str]  # model and recipe, since the study chooses a variant's name
 
 
 class VariantStore:
-    """Recipe files that a study names are looked for in `recipe_folder`, where the study file lies.
+    """The variants on this machine, with the recipe files of `recipe_folder`, the study's folder.
 
-    Planning needs neither weights nor environments: a catalog model that is not downloaded is planned from what the
-    catalog knows, and `missing` tells what has to come first.
+    Planning needs neither weights nor environments. A catalog model that is not downloaded is
+    planned from the catalog's facts, and `missing_models` lists it.
     """
 
     def __init__(self, home: Path, recipe_folder: Path) -> None:
         self._home = home
-        # Many variants are of one model, and many of one recipe: each is read once.
+        # Many variants share a model or a recipe, so each is read once.
         self._recipe = cache(lambda reference: catalog.find_recipe(reference, recipe_folder))
         self._model = cache(lambda reference: look_up_variant_model(reference, home))
-        self._orders: dict[Asked, variants.VariantRequest] = {}
-        self._makers: dict[Asked, str] = {}  # the environment that makes each
-        self._efforts_s: dict[Asked, float] = {}  # how long that takes, about
+        self._orders: dict[VariantKey, variants.VariantRequest] = {}
+        self._makers: dict[VariantKey, str] = {}  # the environment that makes each
+        self._efforts_s: dict[VariantKey, float] = {}  # about how long that takes
 
-    def variant(self, model: str, wanted: str | Checkpoint) -> Variant:
-        """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
-        where it has still to be made, or its model to be downloaded."""
-        if isinstance(wanted, Checkpoint):
-            return _checkpoint_variant(wanted, self._model(model), self._home)
-        recipe, found = self._recipe(wanted), self._model(model)
-        if recipe.backend is Backend.NONE and is_gguf(found):
-            return _checkpoint_variant(Checkpoint(of=model, checkpoint=model), found, self._home)
+    def variant(self, model: str, source: str | Checkpoint) -> Variant:
+        """Return a variant as it is on disk, by a recipe's name or a checkpoint. Its path is None
+        if it has to be made first, or its model to be downloaded."""
+        if isinstance(source, Checkpoint):
+            return _checkpoint_variant(source, self._model(model), self._home)
+        recipe = self._recipe(source)
+        base_model = self._model(model)
+        if recipe.backend is Backend.NONE and is_gguf(base_model):
+            checkpoint = Checkpoint(of=model, checkpoint=model)
+            return _checkpoint_variant(checkpoint, base_model, self._home)
         variant = Variant(
-            name=f"{found.name}/{recipe.name}",
+            name=f"{base_model.name}/{recipe.name}",
             model=model,
             recipe=recipe.name,
-            path=found.path,
-            content_hash=found.content_hash,
-            commit=found.commit,
-            weight_bytes=found.weight_bytes,
+            path=base_model.path,
+            content_hash=base_model.content_hash,
+            commit=base_model.commit,
+            weight_bytes=base_model.weight_bytes,
             form=recipe.form,
-            facts=found.facts,
+            facts=base_model.facts,
         )
-        if recipe.backend is Backend.NONE:
-            return (
-                variant if found.quantization is None else _as_stored(variant, found.quantization)
-            )
         if recipe.backend is Backend.ENGINE:
             return _at_load(variant, recipe)
-        return self._quantized(variant, recipe, found)
+        if recipe.backend is not Backend.NONE:
+            return self._quantized(variant, recipe, base_model)
+        if base_model.quantization is not None:
+            return _as_stored(variant, base_model.quantization)
+        return variant
 
     def model_folder(self, model: str) -> Path:
-        """The model as it is before any recipe, with its tokenizer; of a GGUF file, the file."""
-        found = self._model(model)
-        return found.path or library.resolve(model, self._home).path  # which says how to get it
+        """Return the folder of the unchanged model with its tokenizer, or a GGUF model's file.
+        Raise ModelError with the command that downloads it."""
+        return self._model(model).path or library.resolve(model, self._home).path
 
     def words(self, model: str) -> tuple[int, ...]:
-        """Token ids of its ordinary words."""
+        """Return the token ids of the model's ordinary words."""
         return _word_ids(self.model_folder(model))
 
     def missing_models(self, plan: Plan) -> list[str]:
-        """Those that have to be downloaded before the plan can run."""
-        used = _used(plan)
-        models = {variant.model for variant in used if self._model(variant.model).path is None}
-        checkpoints = {
-            variant.checkpoint for variant in used if variant.checkpoint and variant.path is None
-        }
-        return sorted(models | checkpoints)
+        """Return the models and checkpoints to download before the plan can run."""
+        names: set[str] = set()
+        for variant in _used(plan):
+            if self._model(variant.model).path is None:
+                names.add(variant.model)
+            if variant.checkpoint and variant.path is None:
+                names.add(variant.checkpoint)
+        return sorted(names)
 
     def makers(self, plan: Plan) -> set[str]:
-        """The environments in which variants of this plan have still to be made."""
+        """Return the environments that make the plan's missing variants."""
         return {self._makers[key] for key in self._missing(plan) if key in self._makers}
 
     def making_s(self, plan: Plan) -> float:
-        """About how long it takes to create the variants that points wait for."""
+        """Return the approximate seconds to create the plan's missing variants."""
         return sum(self._efforts_s.get(key, 0.0) for key in self._missing(plan))
 
-    def _missing(self, plan: Plan) -> list[Asked]:
-        return [_asked(variant) for variant in _used(plan) if variant.path is None]
+    def _missing(self, plan: Plan) -> list[VariantKey]:
+        return [_key(variant) for variant in _used(plan) if variant.path is None]
 
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
-        """Make what points wait for, and give the plan with it. A variant that cannot be made is warned about, and its
-        points are refused with the reason: it is a result of the study, not its end."""
-        missing = [
-            variant
-            for variant in _used(plan)
-            if variant.path is None and _asked(variant) in self._orders
-        ]
-        return settle_variants(plan, [self._made(variant, observer) for variant in missing])
+        """Make the plan's missing variants, and return the plan with them. A variant that cannot be
+        made causes a warning, and its points are refused with the reason."""
+        made = []
+        for variant in _used(plan):
+            if variant.path is None and _key(variant) in self._orders:
+                made.append(self._made(variant, observer))
+        return settle_variants(plan, made)
 
     def _made(self, variant: Variant, observer: Observer) -> Variant:
         name = variant.name
+
+        def show_progress(progress: QuantizeProgress) -> None:
+            observer.note(f"creating {name}: {progress.place}")
+
         try:
-            made = make_ordered_variant(
-                self._orders[_asked(variant)],
-                self._home,
-                lambda progress: observer.note(_shown(name, progress)),
-            )
+            made = make_ordered_variant(self._orders[_key(variant)], self._home, show_progress)
         except (ModelError, QuantizeError, RecipeError) as error:
             failure = _failure(error)
             observer.warn(f"{name} {failure}; the others continue, and the same command retries it")
             return variant.model_copy(update={"failure": failure})
         return _on_disk(variant, made)
 
-    def _quantized(self, base: Variant, recipe: Recipe, found: FoundModel) -> Variant:
-        self._makers[_asked(base)] = maker_of(recipe).environment
-        self._efforts_s[_asked(base)] = guess_backend_s(recipe, base.facts.parameters or 0)
-        stored = (
-            COMPRESSED_TENSORS if recipe.backend is Backend.LLMCOMPRESSOR else str(recipe.backend)
-        )
-        facts = base.facts.model_copy(update={"quantization": stored})
+    def _quantized(self, base: Variant, recipe: Recipe, model: FoundModel) -> Variant:
+        """Return the variant that a recipe makes: on disk, or without a path until it is made."""
+        key = _key(base)
+        self._makers[key] = maker_of(recipe).environment
+        self._efforts_s[key] = guess_backend_s(recipe, base.facts.parameters or 0)
+        quantization = str(recipe.backend)
+        if recipe.backend is Backend.LLMCOMPRESSOR:
+            quantization = COMPRESSED_TENSORS
+        facts = base.facts.model_copy(update={"quantization": quantization})
         unmade = base.model_copy(
             update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts}
         )
-        if (order := self._order(found, recipe)) is not None:
-            self._orders[_asked(base)] = order
-            if (made := variants.find_variant_on_disk(order, self._home)) is not None:
+        order = self._order(model, recipe)
+        if order is not None:
+            self._orders[key] = order
+            made = variants.find_variant_on_disk(order, self._home)
+            if made is not None:
                 return _on_disk(unmade, made)
-        return unmade.model_copy(update={"refusal": _refusal(found, recipe)})
+        return unmade.model_copy(update={"refusal": _refusal(model, recipe)})
 
-    def _order(self, found: FoundModel, recipe: Recipe) -> variants.VariantRequest | None:
-        """None while the model is not downloaded, or the environment that would make the variant not installed."""
-        if isinstance(found, library.ResolvedModel):
+    def _order(self, model: FoundModel, recipe: Recipe) -> variants.VariantRequest | None:
+        """Return the request for the variant, or None if its model is not downloaded or the
+        environment that makes it is not installed."""
+        if isinstance(model, library.ResolvedModel):
             with suppress(EngineEnvironmentError):
-                return order_variant(found, recipe, self._home)
+                return order_variant(model, recipe, self._home)
         if recipe.needs_calibration:
-            read_calibration(recipe.calibration.source)  # raises where there is none
+            read_calibration(recipe.calibration.source)  # raises if it is missing
         return None
 
 
@@ -338,7 +371,8 @@ def order_variant(
     calibration: Path | None = None,
     seed: int = 0,
 ) -> variants.VariantRequest:
-    """One variant by all that decides what it becomes, with the packages that would make it here."""
+    """Return a request for one variant, with the versions of the packages that would make it.
+    Everything that decides the variant's content is in it."""
     return variants.request_variant(
         variants.SourceModel(model.name, model.path, model.content_hash),
         recipe,
@@ -351,7 +385,8 @@ def order_variant(
 def make_ordered_variant(
     order: variants.VariantRequest, home: Path, on_progress: OnProgress = lambda _: None
 ) -> variants.MadeVariant:
-    """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
+    """Return the variant, and make it first if it is missing. Raise before any work if that is
+    known to be impossible."""
     python = environment_python(maker_of(order.recipe).environment, home)
     return variants.ensure_variant(order, home=home, python=python, on_progress=on_progress)
 
@@ -366,24 +401,25 @@ def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
     )
 
 
-def _asked(variant: Variant) -> Asked:
+def _key(variant: Variant) -> VariantKey:
     return variant.model, variant.recipe
 
 
 def _as_stored(variant: Variant, stored: Quantization) -> Variant:
-    """A model that comes quantized is named by what it holds, not by the recipe that leaves it as it is."""
+    """Return the variant of a model that is stored quantized, named by its content rather than by
+    the recipe, which changes nothing."""
     name = f"{variant.model_name}/{stored.label}"
     return variant.model_copy(update={"name": name, "recipe": stored.label, "form": stored.form})
 
 
 def _at_load(base: Variant, recipe: Recipe) -> Variant:
-    """The model as it is, and what the engine is told to do with it; its hash stands for both."""
+    """Return the variant that the engine compresses at load. Its hash covers the model and the
+    options."""
     content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
     content_hash = base.content_hash and hashlib.sha256(content.encode()).hexdigest()
     stored = base.facts.quantization
-    refusal = (
-        stored
-        and f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
+    refusal = stored and (
+        f"{recipe.name} starts from a model that is not quantized; this model is stored as {stored}"
     )
     return base.model_copy(
         update={
@@ -395,69 +431,68 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
 
 
 def _used(plan: Plan) -> list[Variant]:
-    wanted = {config.variant for config in plan.configs}
-    return [
-        variant for variant in plan.variants if variant.name in wanted and variant.name != NO_MODEL
-    ]
+    """Return the variants of configs that will run, without the placeholder for no model."""
+    names = {config.variant for config in plan.configs} - {NO_MODEL}
+    return [variant for variant in plan.variants if variant.name in names]
 
 
-def _refusal(found: FoundModel, recipe: Recipe) -> str | None:
+def _refusal(model: FoundModel, recipe: Recipe) -> str | None:
+    """Return why the recipe cannot be applied to the model, or None."""
     try:
-        if isinstance(found, library.ResolvedModel):
-            variants.refuse_impossible_variant(found.path, recipe)
+        if isinstance(model, library.ResolvedModel):
+            variants.refuse_impossible_variant(model.path, recipe)
         else:
-            refuse_group_size_that_does_not_fit(recipe, found.layers)
+            refuse_group_size_that_does_not_fit(recipe, model.layers)
     except (ModelError, RecipeError) as error:
         return str(error)
     return None
 
 
 def _failure(error: BitbenchError) -> str:
-    """With the name of the log and not its folder, which is this machine's; before the cause, which may be long."""
+    """Return the failure with the log's name. Its folder is left out, since it differs by machine.
+    The cause comes last, since it may be long."""
     if isinstance(error, QuantizeError) and error.log_file is not None:
         return f"could not be created (log: variants/{error.log_file.name}): {error.cause}"
     return f"could not be created: {error}"
 
 
-def _shown(name: str, progress: QuantizeProgress) -> str:
-    return f"creating {name}: {progress.place}"
-
-
 def settle_variants(plan: Plan, tried: Iterable[Variant]) -> Plan:
-    """The same plan with these variants as they are now. What waited for one that could not be made is refused with
-    its failure; everything else was decided before, by facts that making a variant does not change."""
-    now = {variant.name: variant for variant in tried}
-    failures = {
-        name: variant.failure for name, variant in now.items() if variant.failure is not None
-    }
+    """Return the plan with these variants as they are now. Points of a failed variant are refused
+    with its failure. Making a variant changes no other decision of the plan."""
+    by_name = {variant.name: variant for variant in tried}
+    failures: dict[str, str] = {}
+    for name, variant in by_name.items():
+        if variant.failure is not None:
+            failures[name] = variant.failure
+
+    points: list[Point] = []
+    refusals = list(plan.refusals)
+    for point in plan.points:
+        failure = failures.get(point.config.variant)
+        if failure is None:
+            points.append(point)
+        else:
+            refusals.append(Refusal(point=point, reason=failure, was_tried=True))
+
+    quality: list[Config] = []
+    quality_refusals = list(plan.quality_refusals)
+    for config in plan.quality:
+        failure = failures.get(config.variant)
+        if failure is None:
+            quality.append(config)
+        else:
+            quality_refusals.append(QualityRefusal(config=config, reason=failure))
+
+    expectations = [item for item in plan.expectations if item.config.variant not in failures]
+    in_float32 = [config for config in plan.in_float32 if config.variant not in failures]
     return plan.model_copy(
         update={
-            "variants": tuple(now.get(variant.name, variant) for variant in plan.variants),
-            "points": tuple(point for point in plan.points if point.config.variant not in failures),
-            "refusals": (
-                *plan.refusals,
-                *(
-                    Refusal(point=point, reason=failures[point.config.variant], was_tried=True)
-                    for point in plan.points
-                    if point.config.variant in failures
-                ),
-            ),
-            "expectations": tuple(
-                expectation
-                for expectation in plan.expectations
-                if expectation.config.variant not in failures
-            ),
-            "in_float32": tuple(
-                config for config in plan.in_float32 if config.variant not in failures
-            ),
-            "quality": tuple(config for config in plan.quality if config.variant not in failures),
-            "quality_refusals": (
-                *plan.quality_refusals,
-                *(
-                    QualityRefusal(config=config, reason=failures[config.variant])
-                    for config in plan.quality
-                    if config.variant in failures
-                ),
-            ),
+            "variants": tuple(by_name.get(variant.name, variant) for variant in plan.variants),
+            "points": tuple(points),
+            "refusals": tuple(refusals),
+            "expectations": tuple(expectations),
+            "in_float32": tuple(in_float32),
+            "quality": tuple(quality),
+            "quality_refusals": tuple(quality_refusals),
         }
     )

@@ -1,1 +1,1 @@
-"""What compression costs in quality: a corpus in token windows, and what an endpoint says about them."""
+"""The measurement of quality: a corpus in token windows, and an endpoint's answers about it."""

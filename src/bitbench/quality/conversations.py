@@ -1,5 +1,6 @@
-"""The scripted conversations that come with bitbench, as data in `conversations.yaml`, and whether an answer is the
-JSON or tool call that was asked for."""
+"""The scripted conversations in `conversations.yaml`, and the check of answers, which should be
+JSON or tool calls.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ Message = dict[str, str]  # role and content
 
 
 class ScriptedExchange(Spec):
+    """A message of the user with the right answer."""
+
     say: str
     answer: dict[str, Json]
 
@@ -35,7 +38,7 @@ class ScriptedExchange(Spec):
 
 
 class ScriptedTask(Spec):
-    """What is to be answered: an object with these fields, or a call of one of these tools."""
+    """A task whose answers are objects with these fields, or calls of these tools."""
 
     name: str
     asks: str
@@ -58,24 +61,29 @@ class _Tasks(Spec):
 
 
 class ScriptedConversation(Spec):
+    """A conversation of a task."""
+
     name: str
     task: ScriptedTask
     turns: tuple[ScriptedExchange, ...]
 
     @property
     def messages(self) -> list[list[Message]]:
-        """Of each turn: the examples, the turns before with the script's answers, and what is said now."""
-        told = [message for example in self.task.examples for message in example.messages]
-        found = []
+        """Return the messages of each turn: examples, earlier turns and the question."""
+        history: list[Message] = []
+        for example in self.task.examples:
+            history += example.messages
+        turns = []
         for exchange in self.turns:
-            said, answered = exchange.messages
-            found.append([*told, said])
-            told = [*told, said, answered]
-        return found
+            question, answer = exchange.messages
+            turns.append([*history, question])
+            history += (question, answer)
+        return turns
 
 
 @cache
 def conversation_tasks() -> dict[str, ScriptedTask]:
+    """Return the tasks by name."""
     text = _FILE.read_text(encoding="utf-8")
     read = yaml_file.parse_yaml(
         text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError
@@ -83,21 +91,17 @@ def conversation_tasks() -> dict[str, ScriptedTask]:
     return {task.name: task for task in read.tasks}
 
 
-def conversations(wanted: Turns) -> Sequence[ScriptedConversation]:
-    """The first of each task, then the second: fewer than all are of all tasks alike."""
-    known = list(conversation_tasks().values())
-    found = [
-        ScriptedConversation(
-            name=f"{task.name} {number + 1}",
-            task=task,
-            turns=task.turns[
-                number * CONVERSATION_TURNS : number * CONVERSATION_TURNS + wanted.turns
-            ],
-        )
-        for number in range(CONVERSATIONS // len(known))
-        for task in known
-    ]
-    return found[: wanted.conversations]
+def conversations(requested: Turns) -> Sequence[ScriptedConversation]:
+    """Return the first conversation of each task, then the second, up to the requested number."""
+    result = []
+    tasks = conversation_tasks().values()
+    for number in range(CONVERSATIONS // len(tasks)):
+        start = number * CONVERSATION_TURNS
+        for task in tasks:
+            turns = task.turns[start : start + requested.turns]
+            name = f"{task.name} {number + 1}"
+            result.append(ScriptedConversation(name=name, task=task, turns=turns))
+    return result[: requested.conversations]
 
 
 LONGEST = 4_096  # characters: an answer has `TURN_TOKENS` tokens
@@ -105,33 +109,32 @@ _SHOWN = 24  # characters of a key that a fault repeats
 
 
 def conversation_fault(text: str, task: ScriptedTask) -> str | None:
-    """Why it is not valid; None where it is.
+    """Return the reason why an answer is not valid, or None.
 
-    As strict as a program that reads it: one JSON value and nothing else on its line, all keys and no further one, each
-    of the right kind. Whether the values are the right ones is not asked here.
+    It is as strict as a program: one JSON value and nothing else on its line, with exactly the
+    expected keys, each of the right kind. It does not check if the values are right.
     """
-    said = text.strip()
-    if not said:
+    line = text.strip()
+    if not line:
         return "it is empty"
-    if len(said) > LONGEST:
+    if len(line) > LONGEST:
         return f"it has more than {LONGEST:,} characters"
     try:
-        value = json.loads(said, parse_constant=_no_json)
+        value = json.loads(line, parse_constant=_no_json)
     except (ValueError, RecursionError) as error:
         return f"it is not JSON ({_why(error)})"
     if not isinstance(value, dict):
         return "it is JSON, but not an object"
-    return (
-        _fault_of_fields(value, task.fields)
-        if task.fields is not None
-        else _fault_of_call(value, task.tools or {})
-    )
+    if task.fields is not None:
+        return _fault_of_fields(value, task.fields)
+    return _fault_of_call(value, task.tools or {})
 
 
 def _fault_of_call(value: dict[str, Json], tools: Mapping[str, Fields]) -> str | None:
     if (fault := _fault_of_keys(value, {"tool", "arguments"})) is not None:
         return fault
-    tool, arguments = value["tool"], value["arguments"]
+    tool = value["tool"]
+    arguments = value["arguments"]
     if not isinstance(tool, str) or tool not in tools:
         return "it calls a tool that does not exist"
     if not isinstance(arguments, dict):
@@ -142,14 +145,16 @@ def _fault_of_call(value: dict[str, Json], tools: Mapping[str, Fields]) -> str |
 def _fault_of_fields(value: dict[str, Json], fields: Fields) -> str | None:
     if (fault := _fault_of_keys(value, set(fields))) is not None:
         return fault
-    wrong = next((name for name, kind in fields.items() if not _is(value[name], kind)), None)
-    return None if wrong is None else f"{_quoted(wrong)} is of the wrong kind"
+    for name, kind in fields.items():
+        if not _is(value[name], kind):
+            return f"{_quoted(name)} is of the wrong kind"
+    return None
 
 
-def _fault_of_keys(value: dict[str, Json], wanted: set[str]) -> str | None:
-    if missing := sorted(wanted - value.keys()):
+def _fault_of_keys(value: dict[str, Json], expected: set[str]) -> str | None:
+    if missing := sorted(expected - value.keys()):
         return f"{_quoted(missing[0])} is missing"
-    if unknown := sorted(value.keys() - wanted):
+    if unknown := sorted(value.keys() - expected):
         return f"{_quoted(unknown[0])} was not asked for"
     return None
 
@@ -161,21 +166,26 @@ def _is(value: Json, kind: Kind) -> bool:
 
 
 def _is_number(value: Json) -> bool:
-    return not isinstance(value, bool) and (
-        isinstance(value, int) or (isinstance(value, float) and isfinite(value))
-    )
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+
+
+def _is_integer(value: Json) -> bool:
+    """Return True for a whole number. 3.0 is one, as in JSON Schema."""
+    return _is_number(value) and value == int(value)
+
+
+def _are_strings(value: Json) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 _CHECKS: Mapping[str, Callable[[Json], bool]] = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: (
-        _is_number(value) and value == int(value)
-    ),  # 3.0 is whole, too: as JSON Schema has it
+    "integer": _is_integer,
     "number": _is_number,
     "boolean": lambda value: isinstance(value, bool),
-    "strings": lambda value: (
-        isinstance(value, list) and all(isinstance(item, str) for item in value)
-    ),
+    "strings": _are_strings,
 }
 
 
@@ -184,10 +194,12 @@ def _no_json(constant: str) -> Json:
 
 
 def _why(error: Exception) -> str:
-    """Without the place, so that the same mistake has the same words."""
+    """Return the cause without its position, so that equal mistakes have equal words."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
-    return error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return str(error)
 
 
 def _quoted(name: str) -> str:

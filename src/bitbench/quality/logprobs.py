@@ -1,10 +1,12 @@
-"""The ways to ask an instance for log-probabilities and greedy answers: vLLM's fields, SGLang's /generate, and
-llama.cpp token by token."""
+"""The ways to get log-probabilities and greedy answers from an instance: vLLM's fields, SGLang's
+/generate, and llama.cpp token by token.
+"""
 
 import json
 import math
 from collections.abc import Sequence
 from http import HTTPStatus
+from itertools import takewhile
 
 from bitbench.ports import Endpoint
 from bitbench.records.trial import Failure, Outcome
@@ -16,16 +18,16 @@ from bitbench.util.text import encodable, quote
 
 
 class AskingFailed(Exception):
-    """The endpoint did not answer as it should; becomes the outcome of the measurement."""
+    """A wrong answer of the endpoint, or none. It becomes the outcome of the measurement."""
 
     def __init__(self, outcome: Outcome, cause: str, status: int = HTTPStatus.OK) -> None:
         super().__init__(cause)
         self.failure = Failure(outcome=outcome, cause=cause)
-        self.status = status  # of HTTP
+        self.status = status  # the HTTP status
 
 
 class InstanceConnection:
-    """Opened again where the server closes it."""
+    """A connection to an instance, which opens again after the server has closed it."""
 
     def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint = endpoint
@@ -40,7 +42,7 @@ class InstanceConnection:
         self._connection.close()
 
     def ask(self, path: str, **fields: Json) -> dict[str, Json]:
-        """The answer to a request with these fields, greedy; raises AskingFailed."""
+        """Send a greedy request with these fields and return the answer. Raise AskingFailed."""
         key = self._endpoint.api_key
         body = json.dumps({"model": self._endpoint.model, "temperature": 0, **fields}).encode()
         headers = {"Content-Type": "application/json"}
@@ -78,43 +80,44 @@ class InstanceConnection:
 
 
 class PromptLogprobs:
-    """`quality.measure.Asker` of vLLM and of our transformers server."""
+    """The `quality.measure.Asker` of vLLM and of our transformers server."""
 
     def __init__(self, connection: InstanceConnection) -> None:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
         choice = self._complete(prompt=list(window), max_tokens=1, prompt_logprobs=top)
-        places = choice.get("prompt_logprobs")
-        if not isinstance(places, list) or len(places) != len(window):
+        positions = choice.get("prompt_logprobs")
+        if not isinstance(positions, list) or len(positions) != len(window):
             raise AskingFailed(
                 Outcome.UNSUPPORTED,
-                "Its answer lacks `prompt_logprobs` for each token: the server does not support them.",
+                "Its answer lacks `prompt_logprobs` for each token: the server does not support "
+                "them.",
             )
-        known = [
-            {int(token): _logprob_number(said["logprob"]) for token, said in place.items()}
-            for place in places[1:]
-        ]
-        if any(token not in place for token, place in zip(window[1:], known, strict=True)):
+        scores = [_parse_position(position) for position in positions[1:]]
+        if not _contain_window(scores, window):
             raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` lack the prompt's own tokens.")
-        return known
+        return scores
 
     def answer(
         self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
     ) -> tuple[list[int], str]:
-        ending: dict[str, Json] = {} if stop is None else {"stop": [stop]}
-        said = self._complete(
+        ending: dict[str, Json] = {}
+        if stop is not None:
+            ending = {"stop": [stop]}
+        choice = self._complete(
             prompt=list(prompt), max_tokens=length, return_token_ids=True, **ending
         )
-        tokens, text = said.get("token_ids"), said.get("text")
+        tokens = choice.get("token_ids")
+        text = choice.get("text")
         if not isinstance(tokens, list) or not isinstance(text, str):
             raise AskingFailed(
                 Outcome.INVALID, "Its answer lacks `token_ids`, so answers cannot be compared."
             )
-        end = next(
-            (place for place, token in enumerate(tokens) if token in end_tokens), len(tokens)
-        )
-        return tokens[:end], encodable(text if stop is None else text.partition(stop)[0])
+        if stop is not None:
+            text = text.partition(stop)[0]
+        answer = list(takewhile(lambda token: token not in end_tokens, tokens))
+        return answer, encodable(text)
 
     def _complete(self, **fields: Json) -> Json:
         answer = self._connection.ask("/v1/completions", **fields)
@@ -126,16 +129,28 @@ class PromptLogprobs:
             ) from error
 
 
+def _parse_position(position: dict[str, Json]) -> dict[int, float]:
+    """Return the log-probabilities at a position by token id."""
+    return {int(token): _logprob_number(entry["logprob"]) for token, entry in position.items()}
+
+
+def _contain_window(scores: Sequence[dict[int, float]], window: Sequence[int]) -> bool:
+    """Return True if the scores contain each token of the window but the first."""
+    return all(token in score for token, score in zip(window[1:], scores, strict=True))
+
+
 def _logprob_number(logprob: float | None) -> float:
-    """JSON has no word for what is no number."""
-    return math.nan if logprob is None else float(logprob)
+    """Return NaN for null, because JSON has no NaN."""
+    if logprob is None:
+        return math.nan
+    return float(logprob)
 
 
 class InputLogprobs(PromptLogprobs):
-    """`quality.measure.Asker` of SGLang. Answers are asked for as vLLM's are."""
+    """The `quality.measure.Asker` of SGLang. It gets answers in the same way as from vLLM."""
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
-        said = self._connection.ask(
+        answer = self._connection.ask(
             "/generate",
             input_ids=list(window),
             sampling_params={"temperature": 0, "max_new_tokens": 1, "ignore_eos": True},
@@ -143,137 +158,149 @@ class InputLogprobs(PromptLogprobs):
             logprob_start_len=0,
             top_logprobs_num=top,
         )
-        own, likeliest = _places(said, "input_token_logprobs"), _places(said, "input_top_logprobs")
-        if not len(own) == len(likeliest) == len(window):
+        entries = _places(answer, "input_token_logprobs")
+        top_entries = _places(answer, "input_top_logprobs")
+        if not len(entries) == len(top_entries) == len(window):
             raise AskingFailed(
                 Outcome.UNSUPPORTED,
-                "Its answer lacks `input_token_logprobs` for each token: the server does not support them.",
+                "Its answer lacks `input_token_logprobs` for each token: the server does not "
+                "support them.",
             )
+        scores = []
         try:
-            known = [
-                _known([at, *(among or ())])
-                for at, among in zip(own[1:], likeliest[1:], strict=True)
-            ]
+            for entry, others in zip(entries[1:], top_entries[1:], strict=True):
+                scores.append(_known([entry, *(others or ())]))
         except (LookupError, TypeError, ValueError) as error:
             raise AskingFailed(
                 Outcome.INVALID, f"`input_token_logprobs` are not as expected: {error}"
             ) from error
-        if any(token not in place for token, place in zip(window[1:], known, strict=True)):
+        if not _contain_window(scores, window):
             raise AskingFailed(
                 Outcome.INVALID, "`input_token_logprobs` lack the prompt's own tokens."
             )
-        return known
+        return scores
 
 
-def _places(said: dict[str, Json], name: str) -> list[Json]:
-    facts = said.get("meta_info")
-    places = facts.get(name) if isinstance(facts, dict) else None
-    return places if isinstance(places, list) else []
+def _places(answer: dict[str, Json], name: str) -> list[Json]:
+    """Return the list with this name in an answer of SGLang, or an empty list."""
+    info = answer.get("meta_info")
+    positions = info.get(name) if isinstance(info, dict) else None
+    if not isinstance(positions, list):
+        return []
+    return positions
 
 
-def _known(said: Sequence[Json]) -> dict[int, float]:
-    """Each as [log-probability, token, text or null]."""
-    return {int(entry[1]): _logprob_number(entry[0]) for entry in said}
+def _known(entries: Sequence[Json]) -> dict[int, float]:
+    """Return log-probabilities by token. An entry is [log-probability, token, text or null]."""
+    return {int(entry[1]): _logprob_number(entry[0]) for entry in entries}
 
 
-_SLOT = (
-    0  # its cache is kept in slots; each request has to come to the one that knows the beginning
-)
-_SURE = 1e6  # added to a logit, whose size is some tens: nothing else can be written
-_LETTER = "a"  # text in every vocabulary
-_MORE, _ALL = 1024, 10_000_000  # likeliest tokens; the server cuts the number to its vocabulary
-# It computes probabilities in 32 bits and tells the lowest number there is for one that vanishes. It is not above this.
+# The cache is kept in slots. Each request must use the slot that contains its beginning.
+_SLOT = 0
+_SURE = 1e6  # bias of a logit, whose size is some tens, so that no other token can be generated
+_LETTER = "a"  # a token in every vocabulary
+# Numbers of likeliest tokens. The server limits them to its vocabulary.
+_MORE = 1024
+_ALL = 10_000_000
+# The server computes probabilities in 32 bits and returns the lowest possible number for one that
+# vanishes, which is at most this.
 _VANISHED = math.log(2.0**-149)
 
 
 class NextToken:
-    """`quality.measure.Asker` of llama.cpp, whose server says nothing about a prompt, but how likely each token was
-    that it could write next.
+    """The `quality.measure.Asker` of llama.cpp, which only scores the next token.
 
-    So it is asked for one token after each beginning of a window. It keeps what it computed for the beginning before
-    (`cache_prompt`), so each place costs one step of decoding, and a step is the same whatever ran before it. The
-    probabilities that it tells are of the model's own logits: a bias decides what it writes, not what it tells.
+    So it requests one token after each beginning of a window. The server caches the previous
+    beginning (`cache_prompt`), so each position costs one step of decoding. A step is the same
+    whatever ran before it. The probabilities come from the model's own logits. The bias decides
+    the generated token but does not change them.
     """
 
     def __init__(self, connection: InstanceConnection) -> None:
         self._connection = connection
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
-        return [
-            self._place(window[:position], window[position], top)
-            for position in range(1, len(window))
-        ]
+        scores = []
+        for position in range(1, len(window)):
+            scores.append(self._place(window[:position], window[position], top))
+        return scores
 
     def answer(
         self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
     ) -> tuple[list[int], str]:
-        """Token by token: in one request an answer with half a character would be an error of the server."""
+        """Return an answer token by token.
+
+        In one request, the server would fail on an answer with a part of a character.
+        """
         tokens: list[int] = []
         text = b""
-        ending = None if stop is None else stop.encode()
+        ending = None
+        if stop is not None:
+            ending = stop.encode()
         while len(tokens) < length and (ending is None or ending not in text):
             likeliest = self._after([*prompt, *tokens], _LETTER, 1)["top_logprobs"][0]
             if likeliest["id"] in end_tokens:
                 break
             tokens.append(likeliest["id"])
             text += bytes(likeliest["bytes"])
-        return tokens, (text if ending is None else text.partition(ending)[0]).decode(
-            errors="replace"
-        )
+        if ending is not None:
+            text = text.partition(ending)[0]
+        return tokens, text.decode(errors="replace")
 
     def _place(self, before: Sequence[int], token: int, top: int) -> dict[int, float]:
-        """The likeliest tokens and the one that stands there, with log-probabilities.
+        """Return the log-probabilities of the likeliest tokens and of the window's token.
 
-        A token that is only part of a character cannot be written alone, and is looked for among more of the likeliest.
+        A token that is only a part of a character cannot be generated alone. Search for it among
+        more of the likeliest tokens.
         """
         try:
-            said = self._after(before, token, top)
-            return _logprobs([*said["top_logprobs"], said])
+            position = self._after(before, token, top)
+            return _logprobs([*position["top_logprobs"], position])
         except AskingFailed as failed:
-            if (
-                failed.status != HTTPStatus.INTERNAL_SERVER_ERROR
-                and failed.failure.outcome is not Outcome.UNSUPPORTED
-            ):
+            is_unsupported = failed.failure.outcome is Outcome.UNSUPPORTED
+            if failed.status != HTTPStatus.INTERNAL_SERVER_ERROR and not is_unsupported:
                 raise
         for count in (_MORE, _ALL):
-            found = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])
-            if token in found:
-                return found
+            logprobs = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])
+            if token in logprobs:
+                return logprobs
         raise AskingFailed(
             Outcome.INVALID,
             f"It returned no log-probability for token {token}; is its vocabulary different?",
         )
 
-    def _after(self, before: Sequence[int], written: int | str, count: int) -> Json:
-        """What it tells about the place after these tokens while it writes what it is made to."""
-        said = self._connection.ask(
+    def _after(self, before: Sequence[int], forced: int | str, count: int) -> Json:
+        """Return the probabilities after these tokens, while the server generates `forced`."""
+        answer = self._connection.ask(
             "/completion",
             prompt=list(before),
             n_predict=1,
             n_probs=count,
-            logit_bias=[[written, _SURE]],
+            logit_bias=[[forced, _SURE]],
             id_slot=_SLOT,
             cache_prompt=True,
             response_fields=["completion_probabilities"],
         )
-        places = said.get("completion_probabilities")
-        if not isinstance(places, list) or len(places) != 1 or not places[0].get("top_logprobs"):
+        positions = answer.get("completion_probabilities")
+        is_single = isinstance(positions, list) and len(positions) == 1
+        if not is_single or not positions[0].get("top_logprobs"):
             raise AskingFailed(
                 Outcome.UNSUPPORTED,
                 "Its answer lacks `completion_probabilities`: the server does not support them.",
             )
-        if isinstance(written, int) and places[0].get("id") != written:
+        if isinstance(forced, int) and positions[0].get("id") != forced:
             raise AskingFailed(
                 Outcome.UNSUPPORTED, "It did not generate the token that `logit_bias` forces."
             )
-        return places[0]
+        return positions[0]
 
 
-def _logprobs(said: Sequence[Json]) -> dict[int, float]:
-    """What is no number is null in JSON."""
-    return {
-        int(entry["id"]): math.nan
-        if entry["logprob"] is None
-        else max(float(entry["logprob"]), _VANISHED)
-        for entry in said
-    }
+def _logprobs(entries: Sequence[Json]) -> dict[int, float]:
+    """Return log-probabilities by token, NaN for null."""
+    logprobs = {}
+    for entry in entries:
+        logprob = math.nan
+        if entry["logprob"] is not None:
+            logprob = max(float(entry["logprob"]), _VANISHED)
+        logprobs[int(entry["id"])] = logprob
+    return logprobs

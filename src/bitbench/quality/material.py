@@ -1,5 +1,6 @@
-"""What is asked about quality: the corpus, its files checked and hashed, cut into token windows that are the same
-for all variants, and the fixed questions."""
+"""The requests of quality measurements: the corpus, checked, hashed and cut into token windows
+that are the same for all variants, and the fixed questions.
+"""
 
 import ast
 import hashlib
@@ -8,6 +9,7 @@ import platform
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -17,39 +19,47 @@ from bitbench.quality.needles import needle_questions, needles
 from bitbench.quality.tasks import task_files
 from bitbench.records.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
 from bitbench.study.base import Json
-from bitbench.study.quality import CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
+from bitbench.study.quality import (
+    CONVERSATION_TOKENS,
+    PROMPT_TOKENS,
+    Quality,
+    is_study_task_file,
+)
 from bitbench.util.errors import QualityError, StudyFileError
 from bitbench.util.files import UnreadableFileError, read_text_file
 from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_short_job
 from bitbench.util.units import show_bytes
 
-# Calibrated recipes look at Python's language reference (`quantize.calibration`), so that is left out here: a format
-# must not be scored on the text that it was fitted to. Modules that every build of Python has as source.
+# Modules that every build of Python has as source. Python's language reference is left out, because
+# calibrated recipes use it (`quantize.calibration`), and a format must not be scored on the text
+# that it was fitted to.
 PROSE_MODULES = (
-    "_pydecimal", "argparse", "ast", "asyncio/base_events", "asyncio/streams", "cmd", "codecs", "configparser", "copy",
-    "csv", "datetime", "difflib", "doctest", "email/header", "email/message", "email/policy", "fractions", "ftplib",
-    "getopt", "gettext", "hmac", "http/client", "http/cookiejar", "http/server", "imaplib", "inspect", "ipaddress",
-    "locale", "logging/__init__", "logging/config", "mailbox", "mimetypes", "nntplib", "optparse", "os", "pathlib",
-    "pdb", "pickletools", "platform", "profile", "pstats", "random", "reprlib", "sched", "shelve", "shutil", "smtplib",
-    "socketserver", "ssl", "statistics", "subprocess", "tempfile", "threading", "timeit", "trace", "turtle", "typing",
-    "unittest/case", "unittest/mock", "urllib/request", "urllib/robotparser", "uuid", "weakref", "zipapp",
+    "_pydecimal", "argparse", "ast", "asyncio/base_events", "asyncio/streams", "cmd", "codecs",
+    "configparser", "copy", "csv", "datetime", "difflib", "doctest", "email/header",
+    "email/message", "email/policy", "fractions", "ftplib", "getopt", "gettext", "hmac",
+    "http/client", "http/cookiejar", "http/server", "imaplib", "inspect", "ipaddress", "locale",
+    "logging/__init__", "logging/config", "mailbox", "mimetypes", "nntplib", "optparse", "os",
+    "pathlib", "pdb", "pickletools", "platform", "profile", "pstats", "random", "reprlib", "sched",
+    "shelve", "shutil", "smtplib", "socketserver", "ssl", "statistics", "subprocess", "tempfile",
+    "threading", "timeit", "trace", "turtle", "typing", "unittest/case", "unittest/mock",
+    "urllib/request", "urllib/robotparser", "uuid", "weakref", "zipapp",
 )  # fmt: skip
 CODE_MODULES = (
-    "_collections_abc", "_strptime", "base64", "bdb", "bisect", "calendar", "code", "colorsys", "compileall",
-    "contextlib", "copyreg", "dataclasses", "dis", "enum", "filecmp", "fnmatch", "functools", "glob", "graphlib",
-    "gzip", "heapq", "html/parser", "json/decoder", "json/encoder", "linecache", "lzma", "netrc", "ntpath",
-    "numbers", "operator", "plistlib", "posixpath", "pprint", "queue", "quopri", "selectors", "shlex", "string",
-    "tabnanny", "textwrap", "tokenize", "traceback", "types", "urllib/parse", "warnings", "wave", "zipimport",
+    "_collections_abc", "_strptime", "base64", "bdb", "bisect", "calendar", "code", "colorsys",
+    "compileall", "contextlib", "copyreg", "dataclasses", "dis", "enum", "filecmp", "fnmatch",
+    "functools", "glob", "graphlib", "gzip", "heapq", "html/parser", "json/decoder", "json/encoder",
+    "linecache", "lzma", "netrc", "ntpath", "numbers", "operator", "plistlib", "posixpath",
+    "pprint", "queue", "quopri", "selectors", "shlex", "string", "tabnanny", "textwrap", "tokenize",
+    "traceback", "types", "urllib/parse", "warnings", "wave", "zipimport",
 )  # fmt: skip
-LARGEST_FILE_BYTES = (
-    256 * 2**20
-)  # 32 windows of 256 tokens are 40 kB; a larger corpus was named by mistake
-SHORTEST_PROSE = 240  # characters: shorter documentation strings are signatures in words
+# 32 windows of 256 tokens are 40 kB, so a larger corpus was named by mistake.
+LARGEST_FILE_BYTES = 256 * 2**20
+SHORTEST_PROSE = 240  # characters, because shorter docstrings only repeat signatures
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts by where they are from; windows are taken from each part alike."""
+    """Texts with their source. Each part gives the same share of windows."""
 
     description: str
     parts: tuple[str, ...]
@@ -60,26 +70,29 @@ class Corpus:
 
 
 def read_corpus(files: Sequence[str], folder: Path) -> Corpus:
-    """The files that a study names, relative to its folder, or the default."""
+    """Read the files of a study, relative to its folder, or the default corpus."""
     if not files:
         return _default()
-    parts = [_text_of(folder / name, name, index) for index, name in enumerate(files)]
-    shown = [
-        f"{name} ({show_bytes(len(part.encode()))})"
-        for name, part in zip(files, parts, strict=True)
-    ]
-    return Corpus(", ".join(shown), tuple(parts))
+    parts = []
+    descriptions = []
+    for index, name in enumerate(files):
+        text = _text_of(folder / name, name, index)
+        parts.append(text)
+        descriptions.append(f"{name} ({show_bytes(len(text.encode()))})")
+    return Corpus(", ".join(descriptions), tuple(parts))
 
 
 def _default() -> Corpus:
-    prose = "\n\n".join(
-        text for tree in map(ast.parse, _sources(PROSE_MODULES)) for text in _prose_in(tree)
-    )
+    docstrings: list[str] = []
+    for source in _sources(PROSE_MODULES):
+        docstrings += _prose_in(ast.parse(source))
+    prose = "\n\n".join(docstrings)
     code = "\n\n".join(_sources(CODE_MODULES))
-    sizes = [show_bytes(len(part.encode())) for part in (prose, code)]
+    prose_size = show_bytes(len(prose.encode()))
+    code_size = show_bytes(len(code.encode()))
     description = (
-        f"Python {platform.python_version()} (PSF license): documentation strings ({sizes[0]} of English) and source "
-        f"files ({sizes[1]} of code) of its standard library"
+        f"Python {platform.python_version()} (PSF license): documentation strings ({prose_size} of "
+        f"English) and source files ({code_size} of code) of its standard library"
     )
     return Corpus(description, (prose, code))
 
@@ -88,7 +101,7 @@ def _sources(modules: Sequence[str]) -> Iterator[str]:
     library = Path(sysconfig.get_paths()["stdlib"])
     for module in modules:
         path = library / f"{module}.py"
-        if path.exists():  # some have left later versions of Python
+        if path.exists():  # later versions of Python lack some
             yield path.read_text(encoding="utf-8")
 
 
@@ -107,12 +120,11 @@ def _text_of(path: Path, name: str, index: int) -> str:
     except UnreadableFileError as error:
         raise StudyFileError(f"the corpus {name} cannot be read: {error}", where) from error
     if path.suffix == ".jsonl":
-        lines = (
-            (number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()
-        )
-        text = "\n\n".join(
-            _line(line, f"the corpus {name}, line {number}", where) for number, line in lines
-        )
+        texts = []
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                texts.append(_line(line, f"the corpus {name}, line {number}", where))
+        text = "\n\n".join(texts)
     if not text.strip():
         raise StudyFileError(
             f"the corpus {name} is empty; name a file with a few pages of text", where
@@ -120,17 +132,18 @@ def _text_of(path: Path, name: str, index: int) -> str:
     return text
 
 
-def _line(line: str, place: str, where: tuple[int | str, ...]) -> str:
+def _line(line: str, source: str, where: tuple[int | str, ...]) -> str:
+    """Return the text of a JSON line. Raise StudyFileError if it has none."""
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise StudyFileError(f"{place}: not JSON ({error})", where) from error
+        raise StudyFileError(f"{source}: not JSON ({error})", where) from error
     if not (isinstance(content, dict) and isinstance(content.get("text"), str)):
-        raise StudyFileError(f'{place}: each line must be {{"text": …}}', where)
+        raise StudyFileError(f'{source}: each line must be {{"text": …}}', where)
     return str(content["text"])
 
 
-QUESTIONS = (  # each needs another skill; none is long
+QUESTIONS = (  # short questions, each for another skill
     "What is the capital of France?",
     "Write one sentence about the sea.",
     "Count from one to ten.",
@@ -142,23 +155,24 @@ QUESTIONS = (  # each needs another skill; none is long
     "Complete the saying: An apple a day keeps",
     "Give the opposite of each word: hot, tall, early.",
     'Write a JSON object with the keys "name" and "age" for a person called Ada who is 36.',
-    "Summarize in one sentence: The train was late because a tree had fallen onto the track during the storm.",
+    "Summarize in one sentence: The train was late because a tree had fallen onto the track "
+    "during the storm.",
 )
 
 
 def check_quality_files(quality: Quality, folder: Path) -> None:
-    """Raises StudyFileError, with the field that names the file, for the first that cannot be used."""
+    """Raise StudyFileError for the first file that cannot be used, with the field that names it."""
     if quality.corpus:
         read_corpus(quality.corpus, folder)
-    for name in task_files(quality):
-        if not (folder / name).is_file():
-            names = [task if isinstance(task, str) else task.name for task in quality.tasks]
-            place = ("quality", "tasks", names.index(name))
-            raise StudyFileError(f"no task file {name} beside the study", place)
+    for index, task in enumerate(quality.tasks):
+        name = task if isinstance(task, str) else task.name
+        if is_study_task_file(name) and not (folder / name).is_file():
+            location = ("quality", "tasks", index)
+            raise StudyFileError(f"no task file {name} beside the study", location)
 
 
 def hash_quality_files(quality: Quality, folder: Path) -> dict[str, str]:
-    """SHA-256 of each file by the name that the study gives it."""
+    """Return the SHA-256 of each file by its name in the study."""
     names = (*quality.corpus, *task_files(quality))
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
@@ -169,7 +183,7 @@ Windows = tuple[tuple[int, ...], ...]
 
 
 class Tokenized(BaseModel):
-    """What the worker answers."""
+    """The answer of the worker."""
 
     texts: list[list[int]]
     questions: list[list[int]]
@@ -181,58 +195,64 @@ class Tokenized(BaseModel):
 def make_material(
     corpus: Corpus, quality: Quality, tokenizer: Path, python: Path
 ) -> QualityMaterial:
-    """`tokenizer` is the folder of the model as it was before any recipe; `python` can import transformers."""
+    """Make the requests to all variants of a model. Raise QualityError if that is impossible.
+
+    `tokenizer` is the folder of the unquantized model. `python` must have transformers.
+    """
     questions = QUESTIONS if quality.answer_tokens else ()
     scripted = conversations(quality.turns) if quality.turns else ()
     hidden = needles() if quality.built_in else ()
-    asked: list[Mapping[str, Json]] = [
-        {"asks": script.task.asks, "turns": script.messages} for script in scripted
-    ]
-    asked += [needle.asked for needle in hidden]
+    scripts: list[Mapping[str, Json]] = []
+    for script in scripted:
+        scripts.append({"asks": script.task.asks, "turns": script.messages})
+    scripts += [needle.asked for needle in hidden]
     texts = (*corpus.parts, *(needle.sentence for needle in hidden))
-    tokenized = _tokenize(texts, questions, asked, tokenizer, python)
-    parts, sentences = tokenized.texts[: len(corpus.parts)], tokenized.texts[len(corpus.parts) :]
-    turns, of_needles = (
-        tokenized.conversations[: len(scripted)],
-        tokenized.conversations[len(scripted) :],
-    )
-    windows = tuple(
-        window
-        for length, count in quality.window_counts.items()
-        for window in cut_windows(parts, count, length, tokenized.begins, quality.offset)
-    )
+    tokenized = _tokenize(texts, questions, scripts, tokenizer, python)
+    parts = tokenized.texts[: len(corpus.parts)]
+    windows: list[tuple[int, ...]] = []
+    for length, count in quality.window_counts.items():
+        windows += cut_windows(parts, count, length, tokenized.begins, quality.offset)
+    per_part = windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)
     facts = CorpusFacts(
         description=corpus.description,
         text_hash=corpus.text_hash,
         windows_hash=hashlib.sha256(json.dumps(windows).encode()).hexdigest(),
         windows=quality.windows,
         window_tokens=quality.window_tokens,
-        room=len(parts)
-        * min(windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)),
+        room=len(parts) * min(per_part),
     )
     prompts = _make_prompts(questions, tokenized.questions)
+    turns = tokenized.conversations[: len(scripted)]
+    _check_prompt_lengths(prompts, turns, tokenizer)
+    sentences = tokenized.texts[len(corpus.parts) :]
+    needle_prompts = tokenized.conversations[len(scripted) :]
+    return QualityMaterial(
+        facts=facts,
+        windows=tuple(windows),
+        prompts=prompts,
+        scripts=make_material_scripts(scripted, turns),
+        questions=tuple(needle_questions(hidden, sentences, needle_prompts, parts[0], quality)),
+        end_tokens=tuple(tokenized.special),
+    )
+
+
+def _check_prompt_lengths(
+    prompts: Sequence[Prompt], turns: Sequence[Sequence[Sequence[int]]], tokenizer: Path
+) -> None:
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     if longest > PROMPT_TOKENS:
         raise QualityError(
-            f"The chat template in {tokenizer} makes {longest} tokens of a short question, and answers are asked "
-            f"with {PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to skip them."
+            f"The chat template in {tokenizer} makes {longest} tokens of a short question, and "
+            f"answers are asked with {PROMPT_TOKENS} at most; set `answer_tokens: 0` under "
+            "`quality` to skip them."
         )
-    longest = max(
-        (len(tokens) for prompts_of_script in turns for tokens in prompts_of_script), default=0
-    )
+    longest = max(map(len, chain.from_iterable(turns)), default=0)
     if longest > CONVERSATION_TOKENS:
         raise QualityError(
-            f"The tokenizer in {tokenizer} makes {longest} tokens of a scripted conversation, and at most "
-            f"{CONVERSATION_TOKENS} are asked; set fewer `turns` under `quality: turns`, or leave it out."
+            f"The tokenizer in {tokenizer} makes {longest} tokens of a scripted conversation, and "
+            f"at most {CONVERSATION_TOKENS} are asked; set fewer `turns` under `quality: turns`, "
+            "or leave it out."
         )
-    return QualityMaterial(
-        facts=facts,
-        windows=windows,
-        prompts=prompts,
-        scripts=make_material_scripts(scripted, turns),
-        questions=tuple(needle_questions(hidden, sentences, of_needles, parts[0], quality)),
-        end_tokens=tuple(tokenized.special),
-    )
 
 
 def cut_windows(
@@ -242,17 +262,21 @@ def cut_windows(
     begins: Sequence[int],
     offset: float = 0.0,
 ) -> Windows:
-    """`count` windows of `size` tokens, each part's share at even distances; `begins` leads every one of them, and the
-    first lies `offset` distances from the beginning."""
+    """Cut `count` windows of `size` tokens, the share of each part at even distances.
+
+    Each window begins with `begins`. The first is `offset` distances from the beginning. Raise
+    QualityError if a part is too short.
+    """
     length = size - len(begins)
+    rooms = windows_per_corpus_part(parts, size, begins)
     windows: list[tuple[int, ...]] = []
-    for index, (tokens, room) in enumerate(
-        zip(parts, windows_per_corpus_part(parts, size, begins), strict=True)
-    ):
+    for index, tokens in enumerate(parts):
+        room = rooms[index]
         share = count // len(parts) + (index < count % len(parts))
         if share > room:
             raise QualityError(
-                f"Part {index + 1} of the corpus has room for {room} windows of {size} tokens, but {share} are "
+                f"Part {index + 1} of the corpus has room for {room} windows of {size} tokens, "
+                f"but {share} are "
                 f"needed; add text under `corpus`, or use fewer or shorter `windows`."
             )
         starts = [int((number + offset) * room // share) * length for number in range(share)]
@@ -263,7 +287,7 @@ def cut_windows(
 def windows_per_corpus_part(
     parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]
 ) -> list[int]:
-    """How many windows of `size` tokens each part has."""
+    """Return how many windows of `size` tokens fit into each part."""
     return [len(tokens) // (size - len(begins)) for tokens in parts]
 
 
@@ -277,32 +301,31 @@ def _make_prompts(
 def make_material_scripts(
     scripted: Sequence[ScriptedConversation], tokenized: Sequence[Sequence[Sequence[int]]]
 ) -> tuple[Script, ...]:
-    return tuple(
-        Script(name=conversation.name, task=conversation.task.name, turns=tuple(_turns(turns)))
-        for conversation, turns in zip(scripted, tokenized, strict=True)
-    )
+    """Return the conversations with their tokens."""
+    scripts = []
+    for conversation, prompts in zip(scripted, tokenized, strict=True):
+        turns = tuple(_turns(prompts))
+        scripts.append(Script(name=conversation.name, task=conversation.task.name, turns=turns))
+    return tuple(scripts)
 
 
 def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
-    before: Sequence[int] = ()
+    """Yield each prompt as the tokens that it shares with the previous one, and the rest."""
+    previous: Sequence[int] = ()
     for tokens in prompts:
-        kept = next(
-            (
-                at
-                for at, (left, right) in enumerate(zip(before, tokens, strict=False))
-                if left != right
-            ),
-            len(before),
-        )
-        kept = min(kept, len(tokens))
+        kept = 0
+        for left, right in zip(previous, tokens, strict=False):
+            if left != right:
+                break
+            kept += 1
         yield TurnPrompt(kept=kept, tokens=tuple(tokens[kept:]))
-        before = tokens
+        previous = tokens
 
 
 def _tokenize(
     texts: Sequence[str],
     questions: Sequence[str],
-    asked: Sequence[Mapping[str, Json]],
+    scripts: Sequence[Mapping[str, Json]],
     tokenizer: Path,
     python: Path,
 ) -> Tokenized:
@@ -310,7 +333,7 @@ def _tokenize(
         "tokenizer": str(tokenizer),
         "texts": texts,
         "questions": questions,
-        "conversations": asked,
+        "conversations": scripts,
     }
     try:
         return Tokenized.model_validate(last_job_event(run_short_job(_WORKER, python, job)))

@@ -1,7 +1,8 @@
-"""All that is asked of one instance about the quality of what it runs, one request at a time.
+"""All requests to one instance that measure the quality of its model, one at a time.
 
-One at a time, because how requests are batched changes how an engine rounds: asked in this way, the same weights on
-the same engine give the same numbers to the last bit, and a variant has no divergence from itself.
+Requests are sent one at a time, because batching changes how an engine rounds. This way the same
+weights on the same engine give the same numbers to the last bit, and a variant has no divergence
+from itself.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -37,20 +38,25 @@ Item = TypeVar("Item")
 
 
 class Asker(Protocol):
-    """One way to ask; raises AskingFailed."""
+    """A way to ask for scores and answers. Its methods raise AskingFailed."""
 
     def score(self, window: Sequence[int], top: int) -> list[dict[int, float]]:
-        """For each token but the first: the likeliest tokens there and the one that stands there, with
-        log-probabilities."""
+        """Return the log-probabilities at each token but the first, by token.
+
+        They include the likeliest tokens and the token of the window.
+        """
 
     def answer(
         self, prompt: Sequence[int], length: int, end_tokens: Sequence[int], stop: str | None = None
     ) -> tuple[list[int], str]:
-        """A greedy answer of at most so many tokens, cut before the first that ends a text; and as text, which ends
-        before `stop`."""
+        """Return the tokens and the text of a greedy answer of at most `length` tokens.
+
+        The tokens end before the first end token. The text ends before `stop`.
+        """
 
 
 def instance_asker(scoring: Scoring, connection: InstanceConnection) -> Asker:
+    """Return the asker for a way of scoring."""
     askers: dict[Scoring, Callable[[InstanceConnection], Asker]] = {
         Scoring.PROMPT_LOGPROBS: PromptLogprobs,
         Scoring.INPUT_LOGPROBS: InputLogprobs,
@@ -60,7 +66,7 @@ def instance_asker(scoring: Scoring, connection: InstanceConnection) -> Asker:
 
 
 def _told(items: Collection[Item], what: str, on_step: OnStep) -> Iterator[Item]:
-    """Each, when it is its turn and that has been told: `window 3 of 32`."""
+    """Yield each item after its step has been reported, such as `window 3 of 32`."""
     for number, item in enumerate(items, start=1):
         on_step(f"{what} {number} of {len(items)}")
         yield item
@@ -73,14 +79,15 @@ def score_windows(
     on_step: OnStep,
     numbers: Sequence[int] | None = None,
 ) -> "pa.Table":
-    """One row per token but the first of each window, in the columns of SCORE_COLUMNS. `numbers`: only these."""
-    asked = (
-        dict(enumerate(windows))
-        if numbers is None
-        else {number: windows[number] for number in numbers}
-    )
-    scored = (asker.score(window, top) for window in _told(asked.values(), "window", on_step))
-    return _score_table(asked, scored, top)
+    """Score windows, or only those with these numbers.
+
+    The table has the columns of SCORE_COLUMNS, and a row per token but the first of each window.
+    """
+    if numbers is None:
+        numbers = range(len(windows))
+    chosen = {number: windows[number] for number in numbers}
+    scored = (asker.score(window, top) for window in _told(chosen.values(), "window", on_step))
+    return _score_table(chosen, scored, top)
 
 
 def _score_table(
@@ -90,31 +97,24 @@ def _score_table(
 
     from bitbench.records.strict_reader import strict_reader_schema
 
-    columns: list[list[Json]] = [[] for _ in SCORE_COLUMNS]
-    for (number, window), places in zip(windows.items(), scored, strict=True):
-        for position, place in enumerate(places, start=1):
-            ranked = sorted(place.items(), key=lambda pair: -pair[1])[:top]
+    rows: list[tuple[Json, ...]] = []
+    for (number, window), scores in zip(windows.items(), scored, strict=True):
+        for position, logprobs in enumerate(scores, start=1):
             token = window[position]
-            row = (
-                number,
-                position,
-                token,
-                place[token],
-                [candidate for candidate, _ in ranked],
-                [value for _, value in ranked],
-            )
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
+            top_tokens = sorted(logprobs, key=lambda candidate: -logprobs[candidate])[:top]
+            top_logprobs = [logprobs[top_token] for top_token in top_tokens]
+            rows.append((number, position, token, logprobs[token], top_tokens, top_logprobs))
     schema = strict_reader_schema(SCORE_COLUMNS)
-    return pa.Table.from_arrays(
-        [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)],
-        schema=schema,
-    )
+    arrays = []
+    for index, field in enumerate(schema):
+        arrays.append(pa.array([row[index] for row in rows], field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def ask_answers(
     asker: Asker, prompts: Sequence[Prompt], length: int, end_tokens: Sequence[int], on_step: OnStep
 ) -> tuple[Answer, ...]:
+    """Return greedy answers to fixed prompts."""
     answers = []
     for prompt in _told(prompts, "answer", on_step):
         tokens, text = asker.answer(prompt.tokens, length, end_tokens)
@@ -125,11 +125,11 @@ def ask_answers(
 def ask_tasks(
     asker: Asker, questions: Sequence[TaskQuestion], end_tokens: Sequence[int], on_step: OnStep
 ) -> tuple[TaskAnswer, ...]:
-    """Answers of one line."""
-    found = []
+    """Return answers of one line to the questions of tasks."""
+    answers = []
     for question in _told(questions, "question", on_step):
         tokens, text = asker.answer(question.tokens, NEEDLE_ANSWER_TOKENS, end_tokens, stop="\n")
-        found.append(
+        answers.append(
             TaskAnswer(
                 task=question.task,
                 question=question.name,
@@ -140,56 +140,53 @@ def ask_tasks(
                 depth=question.depth,
             )
         )
-    return tuple(found)
+    return tuple(answers)
 
 
 def ask_conversations(
     asker: Asker, scripts: Sequence[Script], end_tokens: Sequence[int], on_step: OnStep
 ) -> tuple[ConversationRecord, ...]:
-    """Each until its first answer with a fault."""
-    found = []
+    """Return the conversations, each until its first answer with a fault."""
+    conversations = []
     for script in _told(scripts, "conversation", on_step):
+        task = conversation_tasks()[script.task]
         answers: list[TurnAnswer] = []
         for prompt in script.prompts:
             _, text = asker.answer(prompt, TURN_TOKENS, end_tokens, stop="\n")
-            answers.append(
-                TurnAnswer(
-                    text=printable(text),
-                    fault=conversation_fault(text, conversation_tasks()[script.task]),
-                )
-            )
-            if answers[-1].fault is not None:
+            fault = conversation_fault(text, task)
+            answers.append(TurnAnswer(text=printable(text), fault=fault))
+            if fault is not None:
                 break
-        turns = len(script.turns)
-        found.append(
-            ConversationRecord(
-                name=script.name, task=script.task, turns=turns, answers=tuple(answers)
-            )
+        record = ConversationRecord(
+            name=script.name, task=script.task, turns=len(script.turns), answers=tuple(answers)
         )
-    return tuple(found)
+        conversations.append(record)
+    return tuple(conversations)
 
 
-AGAIN = 8  # windows that a second start scores: what a start changes, it changes in all of them
+AGAIN = 8  # windows that a second start scores, since an effect of a start shows in all of them
 
 
 @dataclass(frozen=True)
 class QualityJob:
+    """The measurement of one instance."""
+
     endpoint: Endpoint
     scoring: Scoring
     quality: Quality
     material: QualityMaterial
-    tools: TaskTools | None  # None where no task is asked for
+    tools: TaskTools | None  # None without tasks of lm-eval
     request_timeout_s: float
 
 
 def _windows_again(windows: int) -> list[int]:
-    """The numbers of those that a second start scores."""
+    """Return the numbers of the windows that a second start scores."""
     count = min(AGAIN, windows)
     return [number * windows // count for number in range(count)]
 
 
 def measure_quality_again(job: QualityJob) -> "pa.Table":
-    """The scores of some windows, at even distances, with their numbers; raises AskingFailed."""
+    """Return the scores of some windows at even distances. Raise AskingFailed."""
     windows = job.material.short_windows
     numbers = _windows_again(len(windows))
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
@@ -198,9 +195,12 @@ def measure_quality_again(job: QualityJob) -> "pa.Table":
 
 
 def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[str, Json]]":
-    """Scores, and the fields of a record. Blocks until all is asked; raises AskingFailed. A task that fails is in the
-    record."""
-    material, quality = job.material, job.quality
+    """Return the scores, and the fields of a record. A task that fails is in the record.
+
+    Block until all requests are answered. Raise AskingFailed.
+    """
+    material = job.material
+    quality = job.quality
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
         asker = instance_asker(job.scoring, connection)
         scores = score_windows(asker, material.windows, quality.top_tokens, on_step)
@@ -209,9 +209,9 @@ def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[s
         )
         conversations = ask_conversations(asker, material.scripts, material.end_tokens, on_step)
         answered = ask_tasks(asker, material.questions, material.end_tokens, on_step)
-    tasks = (
-        run_tasks(job.endpoint, job.scoring, quality, job.tools, on_step) if job.tools else NO_TASKS
-    )
+    tasks = NO_TASKS
+    if job.tools:
+        tasks = run_tasks(job.endpoint, job.scoring, quality, job.tools, on_step)
     return scores, {
         "answers": answers,
         "conversations": conversations,

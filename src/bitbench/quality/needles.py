@@ -1,7 +1,8 @@
-"""The task that comes with bitbench and needs no download: sentences with a number, hidden in text of the corpus.
+"""The task that comes with bitbench and needs no download: sentences with a number, hidden in
+text of the corpus.
 
-They are made from a fixed seed, so every variant and every study is asked the same; only their surroundings are of the
-study's own text.
+Needles come from a fixed seed, so every variant and every study gets the same. Only the text
+around them depends on the study.
 """
 
 import json
@@ -15,29 +16,25 @@ from bitbench.records.quality import TaskQuestion
 from bitbench.study.base import Json
 from bitbench.study.quality import BUILT_IN, Quality
 
-DEPTHS, AT_EACH_DEPTH = (
-    (0, 25, 50, 75, 100),
-    4,
-)  # percent of the text before the needle; needles at each
+DEPTHS = (0, 25, 50, 75, 100)  # percent of the text before the needle
+AT_EACH_DEPTH = 4  # needles
 NEEDLE_ANSWER_TOKENS = 16
-LEAST_FILLER = (
-    32  # tokens of text around a needle: in a shorter window there is nothing to look through
-)
+# Tokens of text around a needle. In a shorter window there is no text to search.
+LEAST_FILLER = 32
 _CITIES = (
-    "Oslo", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Hanoi", "Accra", "Dublin", "Madrid", "Lisbon", "Vienna",
-    "Prague", "Warsaw", "Athens", "Havana", "Nairobi", "Jakarta", "Bogota", "Ottawa",
+    "Oslo", "Lima", "Cairo", "Quito", "Paris", "Delhi", "Hanoi", "Accra", "Dublin", "Madrid",
+    "Lisbon", "Vienna", "Prague", "Warsaw", "Athens", "Havana", "Nairobi", "Jakarta", "Bogota",
+    "Ottawa",
 )  # fmt: skip
-_FILLED_IN = (
-    "alpha",
-    "omega",
-)  # stand where a needle's text goes; what two prompts share is around it
+# Two placeholders for a needle's text. The parts that their prompts share are around that text.
+_FILLED_IN = ("alpha", "omega")
 _ASKS = "Find the secret number in the text and answer with the number."
 _EXAMPLE = "It rained. The secret number of Rome is 50412. The train was late."
 
 
 @dataclass(frozen=True)
 class Needle:
-    """A sentence to be found, and the messages that ask for it."""
+    """A sentence to find, and the messages that ask for it."""
 
     city: str
     right: str
@@ -49,7 +46,7 @@ class Needle:
 
     @property
     def asked(self) -> Mapping[str, Json]:
-        """What it asks for, and the messages of its question with two texts in the place of its own."""
+        """Return the task, and the messages of the question for two placeholder texts."""
         return {"asks": _ASKS, "turns": [self._messages(filled) for filled in _FILLED_IN]}
 
     def _messages(self, text: str) -> list[Message]:
@@ -61,6 +58,7 @@ class Needle:
 
 
 def needles() -> tuple[Needle, ...]:
+    """Return the needles, the same in every study."""
     random = Random(f"{BUILT_IN}/needle")
     return tuple(
         Needle(city, str(random.randrange(10_000, 100_000)), DEPTHS[number // AT_EACH_DEPTH])
@@ -73,29 +71,30 @@ def _question_text(text: str, city: str) -> str:
 
 
 def needle_questions(
-    found: Sequence[Needle],
+    hidden: Sequence[Needle],
     sentences: Sequence[Sequence[int]],
     tokenized: Sequence[Sequence[Sequence[int]]],
     filler: Sequence[int],
     quality: Quality,
 ) -> Iterator[TaskQuestion]:
-    """Yield prompts that fill a window of each length with their answers.
+    """Yield prompts that fill a window of each length together with their answers.
 
-    `sentences` and `tokenized` are the tokens of each needle's sentence and messages, `filler` those of the corpus.
+    `sentences` and `tokenized` are the tokens of each needle's sentence and messages, `filler` the
+    tokens of the corpus.
     """
     for length in quality.window_counts:
-        for number, (needle, sentence, (prompt, other)) in enumerate(
-            zip(found, sentences, tokenized, strict=True)
-        ):
+        needles_with_tokens = zip(hidden, sentences, tokenized, strict=True)
+        for number, (needle, sentence, (prompt, other)) in enumerate(needles_with_tokens):
             before = prompt[: _shared(prompt, other)]
             after = prompt[len(prompt) - _shared(prompt[::-1], other[::-1]) :]
             room = length - len(before) - len(after) - len(sentence) - NEEDLE_ANSWER_TOKENS
             if not LEAST_FILLER <= room <= len(filler):
                 continue
             start = number * 997 % (len(filler) - room + 1)
-            text, place = filler[start : start + room], room * needle.depth // 100
-            tokens = (*before, *text[:place], *sentence, *text[place:], *after)
-            # The checksum tells other tokens apart: the same question of another text or tokenizer is another one.
+            text = filler[start : start + room]
+            depth = room * needle.depth // 100
+            tokens = (*before, *text[:depth], *sentence, *text[depth:], *after)
+            # With another text or tokenizer it is another question, so the name has a checksum.
             checksum = crc32(json.dumps([*tokens]).encode())
             yield TaskQuestion(
                 task=f"{BUILT_IN}/needle-{length}",
@@ -108,8 +107,8 @@ def needle_questions(
 
 
 def _shared(tokens: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    return next(
-        (at for at, (left, right) in enumerate(zip(tokens, other, strict=False)) if left != right),
-        0,
-    )
+    """Return how many tokens both begin with, or 0 if they do not differ."""
+    for number, (left, right) in enumerate(zip(tokens, other, strict=False)):
+        if left != right:
+            return number
+    return 0

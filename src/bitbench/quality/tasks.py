@@ -1,6 +1,6 @@
-"""Tasks of lm-eval, in an environment of its own, against the endpoint of an instance that runs.
+"""Tasks of lm-eval, run in a separate environment against the endpoint of an instance.
 
-It asks an endpoint, so that it needs no torch and is the same on every machine.
+lm-eval only talks to an endpoint, so it needs no torch and is the same on every machine.
 """
 
 from collections.abc import Callable
@@ -30,20 +30,24 @@ LMEVAL = Environment(
 
 
 ENVIRONMENT = LMEVAL.name
-KEPT = 1000  # characters of an answer
+KEPT = 1000  # characters of an answer in the records
 _WORKER = Path(__file__).parent / "workers" / "lm_eval_worker.py"
 
 
 @dataclass(frozen=True)
 class TaskTools:
+    """The paths and the context length that tasks need."""
+
     python: Path  # of the environment
-    folder: Path  # of the study file: what names of task files are relative to
-    tokenizer: Path  # folder of the model as it was before any recipe
+    folder: Path  # of the study file, to which names of task files are relative
+    tokenizer: Path  # folder of the unquantized model
     context_tokens: int
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
+    """The outcome of all tasks."""
+
     results: tuple[TaskResult, ...] = ()
     answers: tuple[TaskAnswer, ...] = ()
     failures: tuple[TaskFailure, ...] = ()
@@ -53,8 +57,8 @@ class TaskOutcome:
 NO_TASKS = TaskOutcome()
 
 
-class _Said(BaseModel):
-    """What the worker writes for one task."""
+class _WorkerOutput(BaseModel):
+    """The output of the worker for one task."""
 
     results: list[TaskResult] = []
     answers: list[TaskAnswer] = []
@@ -63,7 +67,7 @@ class _Said(BaseModel):
 
 
 def task_files(quality: Quality) -> tuple[str, ...]:
-    """Those tasks that are files, by the name that the study gives them."""
+    """Return the tasks that are files, by their names in the study."""
     return tuple(task.name for task in quality.lm_eval_tasks if is_study_task_file(task.name))
 
 
@@ -74,22 +78,21 @@ def run_tasks(
     tools: TaskTools,
     on_step: Callable[[str], None],
 ) -> TaskOutcome:
-    """Each task in a process of its own: one that fails leaves the others alone."""
+    """Run each task in a separate process, so that a failed task does not affect the others."""
     results: list[TaskResult] = []
     answers: list[TaskAnswer] = []
     failures: list[TaskFailure] = []
     versions: dict[str, str] = {}
     for number, task in enumerate(quality.lm_eval_tasks):
         on_step(f"task {task.name} ({number + 1} of {len(quality.lm_eval_tasks)})")
-        said = _run(task, endpoint, scoring, quality, tools)
-        results += said.results
-        answers += (
-            answer.model_copy(update={"text": printable(answer.text, KEPT)})
-            for answer in said.answers
-        )
-        versions |= said.versions
-        if said.failure is not None:
-            failures.append(TaskFailure(task=task.name, cause=said.failure))
+        output = _run(task, endpoint, scoring, quality, tools)
+        results += output.results
+        for answer in output.answers:
+            text = printable(answer.text, KEPT)
+            answers.append(answer.model_copy(update={"text": text}))
+        versions |= output.versions
+        if output.failure is not None:
+            failures.append(TaskFailure(task=task.name, cause=output.failure))
     return TaskOutcome(
         tuple(results), tuple(answers), tuple(failures), tuple(sorted(versions.items()))
     )
@@ -97,12 +100,16 @@ def run_tasks(
 
 def _run(
     task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools
-) -> _Said:
+) -> _WorkerOutput:
     is_file = is_study_task_file(task.name)
+    name = task.name
+    if is_file:
+        name = str((tools.folder / task.name).resolve())
+    path = "chat/completions" if task.chat else "completions"
     job = {
         "is_file": is_file,
-        "task": str((tools.folder / task.name).resolve()) if is_file else task.name,
-        "url": f"{endpoint.url}/v1/{'chat/' if task.chat else ''}completions",
+        "task": name,
+        "url": f"{endpoint.url}/v1/{path}",
         "chat": task.chat,
         "strips_thinking": task.think == "strip",
         "concurrency": task.concurrency,
@@ -112,17 +119,20 @@ def _run(
         "limit": quality.task_samples,
         "tells_prompts": scoring is not Scoring.NEXT_TOKEN and not task.chat,
     }
-    said: Json = {}
+    output: Json = {}
     try:
         for event in run_short_job(_WORKER, tools.python, job, env=_environment(endpoint.api_key)):
-            said |= event
+            output |= event
     except WorkerFailed as failure:
-        said["failure"] = quote(str(failure), endpoint.api_key)
-    return _Said.model_validate(said)
+        output["failure"] = quote(str(failure), endpoint.api_key)
+    return _WorkerOutput.model_validate(output)
 
 
 def _environment(key: str) -> dict[str, str]:
-    """Datasets come from a hub, some of them only with a token. The key is the endpoint's."""
+    """Return the variables of the worker. `key` is the key of the endpoint.
+
+    Datasets come from a hub, some of them only with a token.
+    """
     fixed = {
         "OPENAI_API_KEY": key or "none",
         "TOKENIZERS_PARALLELISM": "false",

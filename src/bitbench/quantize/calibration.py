@@ -1,4 +1,4 @@
-"""The text that calibrated recipes look at: what a user names, or text that every Python has. Needs no hub."""
+"""Calibration text: the user's own, or text that every Python contains. Needs no hub."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from bitbench.util.errors import QuantizeError
 from bitbench.util.units import show_bytes
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst", ".jsonl")
-# 64 samples of 512 tokens are about 150 kB; a corpus above this was most likely named by mistake.
+# 64 samples of 512 tokens are about 150 kB. A larger source was most likely chosen by mistake.
 LARGEST_SOURCE_BYTES = 256 * 2**20
 
 Document = dict[str, Json]  # {"text": …} or {"messages": [{"role": …, "content": …}, …]}
@@ -20,7 +20,7 @@ Document = dict[str, Json]  # {"text": …} or {"messages": [{"role": …, "cont
 
 @dataclass(frozen=True)
 class CalibrationText:
-    """Documents in a fixed order, with a sentence about them and a hash over them."""
+    """Documents in a fixed order, with their description and a hash over them."""
 
     description: str
     documents: tuple[Document, ...]
@@ -33,17 +33,21 @@ class CalibrationText:
         return "".join(json.dumps(document, sort_keys=True) + "\n" for document in self.documents)
 
     def as_text(self) -> str:
-        """For a tool that reads plain text; of a conversation what was said, without the model's template."""
-        return "\n\n".join(
-            document["text"]
-            if "text" in document
-            else "\n".join(str(message["content"]) for message in document["messages"])
-            for document in self.documents
-        )
+        """Return plain text for a tool. Conversations are without the model's template."""
+        texts = []
+        for document in self.documents:
+            if "text" in document:
+                texts.append(document["text"])
+            else:
+                texts.append("\n".join(str(message["content"]) for message in document["messages"]))
+        return "\n\n".join(texts)
 
 
 def read_calibration(source: Path | None) -> CalibrationText:
-    """The text of a file or folder, or the default; raises QuantizeError where there is none in it."""
+    """Return the text of a file or folder, or the default text.
+
+    Raise QuantizeError if the source contains no text or is too large.
+    """
     if source is None:
         return _default()
     files = _files_of(source)
@@ -51,21 +55,27 @@ def read_calibration(source: Path | None) -> CalibrationText:
     if size_bytes > LARGEST_SOURCE_BYTES:
         raise QuantizeError(
             f"The calibration text {source} has {show_bytes(size_bytes)}; the limit is "
-            f"{show_bytes(LARGEST_SOURCE_BYTES)}, and a few hundred kilobytes are enough: name a part of it."
+            f"{show_bytes(LARGEST_SOURCE_BYTES)}, and a few hundred kilobytes are enough: "
+            "name a part of it."
         )
-    documents = tuple(document for path in files for document in _documents_in(path))
+    documents: list[Document] = []
+    for path in files:
+        documents += _documents_in(path)
     if not documents:
         raise QuantizeError(
             f"The calibration text {source} is empty; name a file with a few pages of text."
         )
     kind = "conversations" if any("messages" in document for document in documents) else "documents"
     return CalibrationText(
-        f"{source.name}: {len(documents)} {kind}, {show_bytes(size_bytes)}", documents
+        f"{source.name}: {len(documents)} {kind}, {show_bytes(size_bytes)}", tuple(documents)
     )
 
 
 def _default() -> CalibrationText:
-    """The chapters of the language reference that `help()` shows: English prose, the same for one Python version."""
+    """Return the language reference that `help()` shows.
+
+    It is English prose, and the same for one Python version.
+    """
     from pydoc_data.topics import topics
 
     documents = tuple({"text": topics[name]} for name in sorted(topics))
@@ -84,13 +94,14 @@ def _files_of(source: Path) -> list[Path]:
         raise QuantizeError(
             f"No calibration text {source}; name a text file, a folder of them, or a JSONL file."
         )
-    files = sorted(
-        path for path in source.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file()
-    )
+    files = []
+    for path in sorted(source.rglob("*")):
+        if path.suffix in TEXT_SUFFIXES and path.is_file():
+            files.append(path)
     if not files:
         raise QuantizeError(
-            f"The folder {source} contains no text for calibration; bitbench reads files that end in "
-            f"{', '.join(TEXT_SUFFIXES)}."
+            f"The folder {source} contains no text for calibration; "
+            f"bitbench reads files that end in {', '.join(TEXT_SUFFIXES)}."
         )
     return files
 
@@ -99,7 +110,7 @@ def _documents_in(path: Path) -> Iterator[Document]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        text = "\0"
+        text = "\0"  # the mark of a binary file, which is refused below
     except OSError as error:
         raise QuantizeError(
             f"The calibration text {path} cannot be read: {error.strerror}."
@@ -128,16 +139,14 @@ def _document_of(line: str, where: str) -> Document:
     messages = content.get("messages") if isinstance(content, dict) else None
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise QuantizeError(
-            f'{where}: each line must be {{"text": …}} or {{"messages": [{{"role": …, "content": …}}, …]}}, as text.'
+            f'{where}: each line must be {{"text": …}} or '
+            '{"messages": [{"role": …, "content": …}, …]}, as text.'
         )
-    return {
-        "messages": [
-            {"role": message["role"], "content": message["content"]} for message in messages
-        ]
-    }
+    turns = [{"role": message["role"], "content": message["content"]} for message in messages]
+    return {"messages": turns}
 
 
 def _is_message(message: Json) -> bool:
-    return isinstance(message, dict) and all(
-        isinstance(message.get(key), str) for key in ("role", "content")
-    )
+    if not isinstance(message, dict):
+        return False
+    return isinstance(message.get("role"), str) and isinstance(message.get("content"), str)

@@ -1,4 +1,4 @@
-"""Recipes under stable names, and those that a user wrote."""
+"""Built-in recipes with stable names, and the user's own recipe files."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ _BUILT_IN = Path(__file__).with_name("recipes")
 
 
 def recipe_schema() -> dict[str, Any]:
-    """The JSON Schema of a recipe file, for editors."""
+    """Return the JSON Schema of a recipe file, for editors."""
     schema = Recipe.model_json_schema(mode="validation")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -24,7 +24,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def built_in_recipes() -> tuple[Recipe, ...]:
-    """Return all, by name."""
+    """Return all built-in recipes, sorted by name."""
     return tuple(_read_recipe(path) for _, path in sorted(_files().items()))
 
 
@@ -33,7 +33,7 @@ def _files() -> dict[str, Path]:
 
 
 def built_in_recipe_file(name: str) -> Path:
-    """Where a built-in recipe lies: something to copy and change."""
+    """Return the file of a built-in recipe, to copy and change, or raise RecipeError."""
     files = _files()
     if name not in files:
         hint = did_you_mean(name, sorted(files))
@@ -43,35 +43,35 @@ def built_in_recipe_file(name: str) -> Path:
 
 
 def is_recipe_file_name(reference: str) -> bool:
-    """A recipe of the user's own; every other reference is a built-in name."""
+    """Return True for the path of a recipe file. Every other reference is a built-in name."""
     return reference.endswith((".yaml", ".yml"))
 
 
 def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
-    """A built-in name, or the path of a recipe file, relative to `folder` (that of the study file)."""
+    """Return a recipe by its built-in name or its file, relative to `folder` (the study file's)."""
     if not is_recipe_file_name(reference):
         return _read_recipe(built_in_recipe_file(reference))
     recipe = _read_recipe((folder or Path()) / Path(reference).expanduser())
-    taken = _files().get(recipe.name)
-    if taken is not None and _read_recipe(taken) != recipe:
+    built_in = _files().get(recipe.name)
+    if built_in is not None and _read_recipe(built_in) != recipe:
         raise RecipeError(
-            f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours"
+            f"{reference}: name: {recipe.name} is a built-in recipe with other content; "
+            "rename yours"
         )
     return recipe
 
 
 def recipe_file_text(recipe: Recipe) -> str:
-    """As the file that a person could have written for it."""
+    """Return the recipe as a file that a person could have written."""
     content = recipe.model_dump(mode="json", exclude_defaults=True)
-    return str(
-        yaml.safe_dump(
-            content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
-        )
+    text = yaml.safe_dump(
+        content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
     )
+    return str(text)
 
 
 def _read_recipe(path: Path) -> Recipe:
-    """A checked recipe; the source of its calibration text counts from the file's own folder."""
+    """Return a checked recipe. Its calibration text's path is relative to the recipe's folder."""
     missing = f"no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
     text = yaml_file.read_yaml_text(path, missing=missing, error=RecipeError)
     recipe = yaml_file.parse_yaml(
@@ -84,6 +84,5 @@ def _read_recipe(path: Path) -> Recipe:
     if recipe.calibration.source is None:
         return recipe
     source = (path.parent / recipe.calibration.source.expanduser()).absolute()
-    return recipe.model_copy(
-        update={"calibration": recipe.calibration.model_copy(update={"source": source})}
-    )
+    calibration = recipe.calibration.model_copy(update={"source": source})
+    return recipe.model_copy(update={"calibration": calibration})

@@ -1,7 +1,8 @@
-"""What is broken in a quantized checkpoint, found in its files: no engine says so, they answer nonsense.
+"""Defects of a quantized checkpoint, found in its files. Engines do not report them.
 
-Read are safetensors files, without torch. An expert of a mixture that calibration never reached has statistics of
-nothing: a scale that is NaN, infinite, zero or whatever the memory held, or none where its neighbours have one.
+Such a model produces nonsense. The safetensors files are read without torch. For an expert of a
+mixture that calibration never reached, the tool has no statistics. Its scales are then NaN,
+infinite, zero, leftovers in memory, or missing although other experts have them.
 """
 
 import re
@@ -22,30 +23,29 @@ from bitbench.util.text import printable
 
 MOST_TOLD = 5
 _CHUNK_BYTES = 2**24
-# Numbers that weights, activations and KV caches are multiplied with, as compressed-tensors, GPTQ, AWQ, ModelOpt,
-# DeepSeek's FP8 and MXFP4 call them.
+# The names of factors for weights, activations and KV caches in compressed-tensors, GPTQ, AWQ,
+# ModelOpt, DeepSeek's FP8 and MXFP4.
 _SCALE = re.compile(
     r"(?:^|[._])(?:(?:weight|input|output|[qkv])(?:_global)?_scale(?:_inv|_2)?|scales)$"
 )
 _CALIBRATED = re.compile(r"(?:^|[._])(?:input|output)(?:_global)?_scale$")
 _EXPERT = re.compile(r"^(?P<layer>.*\.experts)\.(?P<expert>\d+)\.(?P<part>.*)$")
 _FUSED_EXPERTS = re.compile(r"\.experts\.\w+$")
-_ROUTER = re.compile(
-    r"(?:^|[._])(?:gate|router)$"
-)  # chooses experts: few weights, which tools leave as they are
+# Chooses experts: it has few weights, which tools leave unquantized.
+_ROUTER = re.compile(r"(?:^|[._])(?:gate|router)$")
 _DENSE = ("BF16", "F16", "F32", "F64")
-# Experts of a layer see the same activations: scales of their inputs lie within a factor of ten or so. Memory that
-# nothing was written to is many orders of magnitude away from them.
+# Experts of a layer see the same activations, so the scales of their inputs differ by a factor of
+# about ten. Uninitialized memory differs by many orders of magnitude.
 _FAR = 1e4
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """How a type of numbers stores what is no ordinary number."""
+    """The bits with which a type of numbers stores NaN, infinity and zero."""
 
-    unsigned: npt.DTypeLike  # of as many bits
-    magnitude: int  # all bits but the sign
-    special: int  # magnitudes from here on are NaN, but for `infinite`
+    unsigned: npt.DTypeLike  # the unsigned integer with as many bits
+    magnitude: int  # mask of all bits except the sign
+    special: int  # magnitudes from here on are NaN, except `infinite`
     infinite: int | None
     has_zero: bool = True
 
@@ -68,62 +68,65 @@ class Defect:
 
     def __str__(self) -> str:
         match = _EXPERT.match(self.tensor)
-        cause = (
-            f": calibration never reached expert {match['expert']}"
-            if match and _CALIBRATED.search(self.tensor)
-            else ""
-        )
+        cause = ""
+        if match and _CALIBRATED.search(self.tensor):
+            cause = f": calibration never reached expert {match['expert']}"
         return f"{printable(self.tensor)} {self.what}{cause}"
 
 
 def find_defects(checkpoint: Path, ignored: Sequence[str] | None) -> list[Defect]:
-    """By the names of tensors. `ignored`: layers that shall not be quantized; None: it is unknown what shall be. Raises
-    ModelError where there is nothing to read, or it cannot be."""
-    files = {
-        path: read_safetensors_header(path) for path in sorted(checkpoint.glob("*.safetensors"))
-    }
-    if not files:
+    """Return the defects, sorted by the names of tensors.
+
+    `ignored` lists the layers that shall stay unquantized. With None that is unknown, and no layer
+    is reported as unquantized. Raise ModelError if the files are missing or cannot be read.
+    """
+    headers = {}
+    tensors: dict[str, StoredTensor] = {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        headers[path] = read_safetensors_header(path)
+        tensors |= headers[path]
+    if not headers:
         raise ModelError(f"{checkpoint} has no safetensors files; only these can be checked.")
-    tensors = {name: tensor for header in files.values() for name, tensor in header.items()}
-    found = [*_values(files), *_missing_scales(tensors), *_far_scales(files)]
+    defects = [*_values(headers), *_missing_scales(tensors), *_far_scales(headers)]
     if ignored is not None:
-        found += _unquantized(tensors, ignored)
-    return sorted(found, key=lambda defect: defect.tensor)
+        defects += _unquantized(tensors, ignored)
+    return sorted(defects, key=lambda defect: defect.tensor)
 
 
 def refuse_broken(checkpoint: Path, ignored: Sequence[str] | None) -> None:
-    """Raises QuantizeError with the first defects."""
-    if found := find_defects(checkpoint, ignored):
-        more = f"; and {len(found) - MOST_TOLD:,} more" if len(found) > MOST_TOLD else ""
-        raise QuantizeError(
-            f"the checkpoint is broken: {'; '.join(map(str, found[:MOST_TOLD]))}{more}"
-        )
+    """Raise QuantizeError with the first defects, if there are any."""
+    defects = find_defects(checkpoint, ignored)
+    if not defects:
+        return
+    text = "; ".join(map(str, defects[:MOST_TOLD]))
+    if len(defects) > MOST_TOLD:
+        text += f"; and {len(defects) - MOST_TOLD:,} more"
+    raise QuantizeError(f"the checkpoint is broken: {text}")
 
 
 def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
-    """Layers that a checkpoint in the form of compressed-tensors says are not quantized; None of any other."""
-    said = read_model_json(checkpoint / "config.json").get("quantization_config")
-    said = said if isinstance(said, dict) else {}
-    groups = said.get("config_groups")
-    targets = (
-        [group.get("targets") for group in groups.values()] if isinstance(groups, dict) else []
-    )
-    if (
-        said.get("quant_method") != COMPRESSED_TENSORS
-        or not targets
-        or any(each != ["Linear"] for each in targets)
-    ):
+    """Return the layers that a compressed-tensors checkpoint leaves unquantized.
+
+    None for a checkpoint in another form, or with schemes for some linear layers only.
+    """
+    config = read_model_json(checkpoint / "config.json").get("quantization_config")
+    if not isinstance(config, dict) or config.get("quant_method") != COMPRESSED_TENSORS:
         return None
-    return tuple(name for name in said.get("ignore") or () if isinstance(name, str))
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        return None
+    if any(group.get("targets") != ["Linear"] for group in groups.values()):
+        return None
+    return tuple(name for name in config.get("ignore") or () if isinstance(name, str))
 
 
 def _values(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
-    """NaN and infinite numbers anywhere, and scales that are zero."""
+    """Yield NaN and infinite numbers in any tensor, and scales that are zero."""
     for path, tensors in files.items():
         for name, tensor in tensors.items():
             is_scale = _SCALE.search(name) is not None
-            kind = _KINDS.get("F8_E8M0" if is_scale and tensor.dtype == "U8" else tensor.dtype)
-            if kind is not None:
+            dtype = "F8_E8M0" if is_scale and tensor.dtype == "U8" else tensor.dtype
+            if (kind := _KINDS.get(dtype)) is not None:
                 counts = _count(path, tensor, kind)
                 yield from (Defect(name, what) for what in counts.told(is_scale))
 
@@ -136,30 +139,30 @@ class _Counts:
     zero: int = 0
 
     def told(self, is_scale: bool) -> Iterator[str]:
-        for word, count in (
-            ("NaN", self.nan),
-            ("infinite", self.infinite),
-            ("zero", self.zero if is_scale else 0),
-        ):
-            if count:
-                yield (
-                    f"is {word}"
-                    if self.values == 1
-                    else f"has {count:,} of {self.values:,} values that are {word}"
-                )
+        """Yield a phrase for each kind of value that must not occur. Zero matters in a scale."""
+        counts = {"NaN": self.nan, "infinite": self.infinite}
+        if is_scale:
+            counts["zero"] = self.zero
+        for word, count in counts.items():
+            if count and self.values == 1:
+                yield f"is {word}"
+            elif count:
+                yield f"has {count:,} of {self.values:,} values that are {word}"
 
 
 def _count(path: Path, tensor: StoredTensor, kind: _Kind) -> _Counts:
     counts = _Counts()
+    mask = np.array(kind.magnitude, dtype=kind.unsigned)
     for part in _parts(path, tensor):
-        magnitude = np.frombuffer(part, dtype=kind.unsigned) & np.array(
-            kind.magnitude, dtype=kind.unsigned
-        )
-        infinite = 0 if kind.infinite is None else int(np.count_nonzero(magnitude == kind.infinite))
+        magnitude = np.frombuffer(part, dtype=kind.unsigned) & mask
+        infinite = 0
+        if kind.infinite is not None:
+            infinite = int(np.count_nonzero(magnitude == kind.infinite))
         counts.values += magnitude.size
         counts.infinite += infinite
         counts.nan += int(np.count_nonzero(magnitude >= kind.special)) - infinite
-        counts.zero += magnitude.size - int(np.count_nonzero(magnitude)) if kind.has_zero else 0
+        if kind.has_zero:
+            counts.zero += magnitude.size - int(np.count_nonzero(magnitude))
     return counts
 
 
@@ -171,36 +174,35 @@ def _parts(path: Path, tensor: StoredTensor) -> Iterator[bytes]:
 
 
 def _missing_scales(tensors: Mapping[str, StoredTensor]) -> Iterator[Defect]:
-    """Statistics that some experts of a layer have and others lack."""
+    """Yield statistics that some experts of a layer have and others lack."""
     experts: dict[str, set[str]] = defaultdict(set)
-    having: dict[tuple[str, str], set[str]] = defaultdict(set)
+    calibrated: dict[tuple[str, str], set[str]] = defaultdict(set)
     for name in tensors:
         if match := _EXPERT.match(name):
             experts[match["layer"]].add(match["expert"])
             if _CALIBRATED.search(name):
-                having[match["layer"], match["part"]].add(match["expert"])
-    for (layer, part), those in having.items():
-        for expert in sorted(experts[layer] - those, key=int):
+                calibrated[match["layer"], match["part"]].add(match["expert"])
+    for (layer, part), with_scale in calibrated.items():
+        for expert in sorted(experts[layer] - with_scale, key=int):
             yield Defect(f"{layer}.{expert}.{part}", "is missing, and other experts have it")
 
 
 def _far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
-    """Scales of an expert's inputs that are orders of magnitude away from those of its neighbours."""
-    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    """Yield input scales of an expert that are orders of magnitude away from other experts'."""
+    scales: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for path, tensors in files.items():
         for name, tensor in tensors.items():
             match = _EXPERT.match(name)
             if match and _CALIBRATED.search(name) and tensor.dtype in ("F32", "BF16", "F16"):
                 value = _largest(path, tensor)
                 if np.isfinite(value) and value > 0:
-                    found[match["layer"], match["part"]][name] = value
-    for values in found.values():
+                    scales[match["layer"], match["part"]][name] = value
+    for values in scales.values():
         usual = median(values.values())
         for name, value in values.items():
             if not usual / _FAR <= value <= usual * _FAR:
-                yield Defect(
-                    name, f"is {value:.2g}, where the median of all experts is {usual:.2g}"
-                )
+                what = f"is {value:.2g}, where the median of all experts is {usual:.2g}"
+                yield Defect(name, what)
 
 
 def _largest(path: Path, tensor: StoredTensor) -> float:
@@ -213,24 +215,18 @@ def _largest(path: Path, tensor: StoredTensor) -> float:
 
 
 def _unquantized(tensors: Mapping[str, StoredTensor], ignored: Sequence[str]) -> Iterator[Defect]:
-    """Layers that are stored as dense numbers although the recipe rounds them."""
-    left = {
-        f"{layer}.weight": layer
-        for layer in linear_layers(tensors, ignored)
-        if not _ROUTER.search(layer)
-    }
-    left |= {
-        name: name
-        for name, tensor in tensors.items()
-        if _FUSED_EXPERTS.search(name) and len(tensor.shape) == 3
-    }
-    for name, layer in left.items():
-        is_dense = (
-            tensors[name].dtype in _DENSE
-            and not {f"{layer}.weight_scale", f"{layer}_scale"} & tensors.keys()
-        )
+    """Yield layers that are stored as dense numbers although the recipe rounds them."""
+    layers = {}  # by the name of the weight
+    for layer in linear_layers(tensors, ignored):
+        if not _ROUTER.search(layer):
+            layers[f"{layer}.weight"] = layer
+    for name, tensor in tensors.items():
+        if _FUSED_EXPERTS.search(name) and len(tensor.shape) == 3:
+            layers[name] = name
+    for name, layer in layers.items():
+        dtype = tensors[name].dtype
+        scales = {f"{layer}.weight_scale", f"{layer}_scale"}
+        is_dense = dtype in _DENSE and not scales & tensors.keys()
         if is_dense and not is_ignored(layer, ignored):
-            yield Defect(
-                name,
-                f"was left unquantized ({tensors[name].dtype}), and the recipe does not ignore it",
-            )
+            what = f"was left unquantized ({dtype}), and the recipe does not ignore it"
+            yield Defect(name, what)

@@ -1,8 +1,8 @@
-"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, created once, by
-one maker at a time.
+"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, where HASH covers all inputs.
 
-A variant is created in a temporary folder and renamed when it is complete, so no partial variant is ever visible. The
-process that creates it holds its lock; a second one waits and then uses the result.
+Each is created once, by one process at a time: in a temporary folder that is renamed when it is
+complete, so no partial variant is ever visible. The process that creates a variant holds its lock.
+A second one waits and then uses the result.
 """
 
 import fcntl
@@ -46,10 +46,13 @@ from bitbench.util.model_files import read_safetensors_headers
 
 @contextmanager
 def hold_variant(
-    place: Path, name: str, on_wait: Callable[[], None] = lambda: None
+    variants: Path, name: str, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[int]:
-    """Waits for the lock of `name`; yields its descriptor, which a child process may inherit to hold it as well."""
-    with _open(place, name) as lock:
+    """Wait for the lock of a variant and yield its descriptor.
+
+    A child process that inherits the descriptor holds the lock too.
+    """
+    with _open(variants, name) as lock:
         if not _take(lock):
             on_wait()
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -57,15 +60,15 @@ def hold_variant(
 
 
 @contextmanager
-def _try_hold(place: Path, name: str) -> Iterator[bool]:
-    """True where no other process held it."""
-    with _open(place, name) as lock:
+def _try_hold(variants: Path, name: str) -> Iterator[bool]:
+    """Yield True, with the lock held, if no other process holds it, else False."""
+    with _open(variants, name) as lock:
         yield _take(lock)
 
 
-def _open(place: Path, name: str) -> IO[bytes]:
-    """Lock files stay: removing one while another process waits on it would give two holders."""
-    return SafeFolder(place.parent).open_to_append(f"{place.name}/.locks/{name}.lock")
+def _open(variants: Path, name: str) -> IO[bytes]:
+    """Open a lock file. It is never removed: a waiting process would then hold another lock."""
+    return SafeFolder(variants.parent).open_to_append(f"{variants.name}/.locks/{name}.lock")
 
 
 def _take(lock: IO[bytes]) -> bool:
@@ -76,7 +79,8 @@ def _take(lock: IO[bytes]) -> bool:
     return True
 
 
-# Counts up when the same recipe would give other weights although no package has changed, as after a new default.
+# Increase it when a recipe gives other weights without a change of packages, for example after a
+# new default.
 WORKER_REVISION = 1
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".making-"
@@ -92,7 +96,7 @@ class SourceModel:
 
 @dataclass(frozen=True)
 class VariantRequest:
-    """One variant, by all that decides what it becomes."""
+    """One variant, described by all inputs that decide its weights."""
 
     model: SourceModel
     recipe: Recipe
@@ -102,20 +106,28 @@ class VariantRequest:
 
     @property
     def key(self) -> str:
-        """What the recipe is called, says about itself and reads its text from does not count; that text does. Nor does
-        a field at its default: one that is added later changes no key."""
-        asked = self.recipe.model_dump(
+        """A hash of the inputs that decide the weights.
+
+        Names, descriptions and the path of the calibration text do not count, but the text does.
+        Fields at their defaults are left out, so that new fields change no keys.
+        """
+        recipe = self.recipe.model_dump(
             mode="json",
             exclude_defaults=True,
             exclude={"name": True, "description": True, "calibration": {"source"}},
         )
+        calibration_hash: str | None = None
+        seed: int | None = None
         if self.calibration is None:
-            asked.pop("calibration", None)
+            recipe.pop("calibration", None)
+        else:
+            calibration_hash = self.calibration.content_hash
+            seed = self.seed
         content = {
             "model": self.model.content_hash,
-            "recipe": asked,
-            "calibration": self.calibration.content_hash if self.calibration else None,
-            "seed": self.seed if self.calibration else None,
+            "recipe": recipe,
+            "calibration": calibration_hash,
+            "seed": seed,
             "versions": dict(self.versions),
             "worker": WORKER_REVISION,
         }
@@ -133,7 +145,7 @@ class MadeVariant:
 
     @property
     def path(self) -> Path:
-        """The checkpoint: what an engine loads."""
+        """The checkpoint, which an engine loads."""
         return self.folder / "checkpoint"
 
     @property
@@ -153,229 +165,233 @@ def request_variant(
     calibration: Path | None = None,
     seed: int = 0,
 ) -> VariantRequest:
-    """`versions`: packages of the recipe's environment. `calibration` goes before the source that the recipe names."""
-    telling = {
-        name: versions[name] for name in maker_of(recipe).telling_packages if name in versions
-    }
-    text = (
-        read_calibration(calibration or recipe.calibration.source)
-        if recipe.needs_calibration
-        else None
-    )
-    return VariantRequest(model, recipe, telling, text, seed)
+    """Return a request for a variant.
+
+    `versions` are the packages of the recipe's environment. `calibration` overrides the text that
+    the recipe names.
+    """
+    packages = maker_of(recipe).telling_packages
+    relevant = {name: versions[name] for name in packages if name in versions}
+    text: CalibrationText | None = None
+    if recipe.needs_calibration:
+        text = read_calibration(calibration or recipe.calibration.source)
+    return VariantRequest(model, recipe, relevant, text, seed)
 
 
-def find_variant_on_disk(wanted: VariantRequest, home: Path) -> MadeVariant | None:
-    return _read(_variants(home) / wanted.folder_name)
+def find_variant_on_disk(request: VariantRequest, home: Path) -> MadeVariant | None:
+    return _read(_variants(home) / request.folder_name)
 
 
 def ensure_variant(
-    wanted: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None
+    request: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None
 ) -> MadeVariant:
-    """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
-    if (there := find_variant_on_disk(wanted, home)) is not None:
-        return there
-    refuse_impossible_variant(wanted.model.path, wanted.recipe)
-    place = _variants(home)
+    """Return the variant, which is created unless it exists.
+
+    Raise ModelError or RecipeError before any work if the recipe cannot compress this model.
+    """
+
+    def report_wait() -> None:
+        on_progress(QuantizeProgress("waiting: another process is creating it"))
+
+    if (existing := find_variant_on_disk(request, home)) is not None:
+        return existing
+    refuse_impossible_variant(request.model.path, request.recipe)
+    variants = _variants(home)
     try:
-        SafeFolder(home).make_folder(place.name)
-        _remove_leftovers(place)
-        with hold_variant(
-            place,
-            wanted.folder_name,
-            on_wait=lambda: on_progress(
-                QuantizeProgress("waiting: another process is creating it")
-            ),
-        ) as lock_fd:
-            if (there := find_variant_on_disk(wanted, home)) is not None:
-                return there
-            return _make(wanted, place, python, lock_fd, on_progress)
+        SafeFolder(home).make_folder(variants.name)
+        _remove_leftovers(variants)
+        with hold_variant(variants, request.folder_name, on_wait=report_wait) as lock_fd:
+            if (existing := find_variant_on_disk(request, home)) is not None:
+                return existing
+            return _make(request, variants, python, lock_fd, on_progress)
     except StoreError as error:
         raise QuantizeError(str(error)) from error
     except OSError as error:
-        raise QuantizeError(
-            _with_advice(f"{wanted.folder_name} could not be written: {error}")
-        ) from error
+        cause = f"{request.folder_name} could not be written: {error}"
+        raise QuantizeError(_with_advice(cause)) from error
 
 
 def refuse_impossible_variant(model: Path, recipe: Recipe) -> None:
-    """Raises ModelError or RecipeError where this model cannot be compressed, or not by this recipe."""
+    """Raise ModelError or RecipeError if the model, or this recipe for it, is unsuitable."""
     refuse_unsuitable_checkpoint(model)
     refuse_group_size_that_does_not_fit(recipe, read_safetensors_headers(model))
 
 
 def list_variants(home: Path) -> tuple[MadeVariant, ...]:
-    folders = sorted(
-        path for path in _variants(home).glob("*--*--*") if not path.name.startswith(".")
-    )
-    return tuple(variant for folder in folders if (variant := _read(folder)) is not None)
+    """Return all complete variants, sorted by their folders' names."""
+    variants = []
+    for folder in sorted(_variants(home).glob("*--*--*")):
+        if not folder.name.startswith(".") and (variant := _read(folder)) is not None:
+            variants.append(variant)
+    return tuple(variants)
 
 
 def get_variant(name: str, home: Path) -> MadeVariant:
-    """By its folder's name, or by enough of its beginning to be the only one."""
-    there = list_variants(home)
-    matching = [variant for variant in there if variant.folder.name.startswith(name)]
+    """Return the variant with this folder name, or with the only one that begins like this.
+
+    Raise QuantizeError if the variant is missing, or if several begin like this.
+    """
+    matching = [variant for variant in list_variants(home) if variant.folder.name.startswith(name)]
     exact = [variant for variant in matching if variant.folder.name == name]
-    if len(exact or matching) == 1:
-        return (exact or matching)[0]
-    if matching:
+    candidates = exact or matching
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
         names = ", ".join(variant.folder.name for variant in matching)
         raise QuantizeError(f"{name} is ambiguous: {names}; give more of the name.")
     raise QuantizeError(f"No variant {name}; `bitbench variant list` shows the existing ones.")
 
 
 def remove_variant(variant: MadeVariant) -> None:
-    """Renamed before it is deleted, so that a kill in between leaves no variant with files missing."""
-    place, name = variant.folder.parent, variant.folder.name
-    with hold_variant(place, name):
+    """Remove a variant. It is renamed first, so that a kill leaves no incomplete variant."""
+    variants = variant.folder.parent
+    name = variant.folder.name
+    with hold_variant(variants, name):
         doomed = f"{_UNFINISHED}{name}"
-        SafeFolder(place).remove_folder(doomed)
-        variant.folder.rename(place / doomed)
-        SafeFolder(place).remove_folder(doomed)
+        SafeFolder(variants).remove_folder(doomed)
+        variant.folder.rename(variants / doomed)
+        SafeFolder(variants).remove_folder(doomed)
 
 
 def _make(
-    wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_progress: OnProgress
+    request: VariantRequest, variants: Path, python: Path, lock_fd: int, on_progress: OnProgress
 ) -> MadeVariant:
-    maker = maker_of(wanted.recipe)
-    refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
+    maker = maker_of(request.recipe)
+    refuse_without_room(variants, maker.room * weight_bytes(request.model.path))
     began = monotonic()
-    with _unfinished_folder(place, wanted.folder_name) as folder:
+    log_name = f"{request.folder_name}.log"
+    with _unfinished_folder(variants, request.folder_name) as folder:
         work = Work(
-            wanted.model.path,
-            wanted.recipe,
-            wanted.calibration,
-            wanted.seed,
+            request.model.path,
+            request.recipe,
+            request.calibration,
+            request.seed,
             folder,
             python,
             lock_fd,
-            _origin(wanted, place),
+            _origin(request, variants),
         )
         try:
             facts = maker.compress(work, on_progress)
             on_progress(QuantizeProgress("checking the checkpoint"))
             _refuse_broken(work, facts)
         except QuantizeError as error:
-            log = _keep_log(work, place, f"{wanted.folder_name}.log")
+            log = _keep_log(work, variants, log_name)
             raise QuantizeError(_with_advice(error.cause), log) from error
         on_progress(QuantizeProgress("writing the manifest"))
-        manifest = _describe(wanted, work, facts, monotonic() - began)
+        manifest = _describe(request, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
             leftover.unlink()
         SafeFolder(folder).write(_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
-        target = place / wanted.folder_name
-        SafeFolder(place).remove_folder(
-            target.name
-        )  # a folder without a manifest that can be read is no variant
+        target = variants / request.folder_name
+        # A folder without a readable manifest is not a variant.
+        SafeFolder(variants).remove_folder(target.name)
         folder.rename(target)
-    (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
+    (variants / log_name).unlink(missing_ok=True)
     return MadeVariant(target, manifest)
 
 
 def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
-    """Raises QuantizeError before anything uses it. GGUF and OpenVINO files are not looked into."""
-    from bitbench.quantize.defects import (
-        MOST_TOLD,
-        refuse_broken,
-    )  # it needs numpy, and planning does not
+    """Raise QuantizeError if the new checkpoint is broken. GGUF and OpenVINO files are not read."""
+    # This module needs numpy, which planning does not.
+    from bitbench.quantize.defects import MOST_TOLD, refuse_broken
 
     if facts.unreached:
-        shown = ", ".join(facts.unreached[:MOST_TOLD])
-        more = (
-            f" and {len(facts.unreached) - MOST_TOLD:,} more"
-            if len(facts.unreached) > MOST_TOLD
-            else ""
-        )
+        experts = ", ".join(facts.unreached[:MOST_TOLD])
+        if len(facts.unreached) > MOST_TOLD:
+            experts += f" and {len(facts.unreached) - MOST_TOLD:,} more"
         raise QuantizeError(
-            f"calibration never reached {shown}{more}; give more text, or other, with --calibration"
+            f"calibration never reached {experts}; give more text, or other, with --calibration"
         )
     if any(work.checkpoint.glob("*.safetensors")):
-        rounds_all = (
-            work.recipe.backend == Backend.LLMCOMPRESSOR
-        )  # others may keep dense tensors in forms of their own
-        refuse_broken(work.checkpoint, work.recipe.ignored if rounds_all else None)
+        # Backends other than llm-compressor may store dense tensors in forms of their own.
+        rounds_all = work.recipe.backend == Backend.LLMCOMPRESSOR
+        ignored = work.recipe.ignored if rounds_all else None
+        refuse_broken(work.checkpoint, ignored)
 
 
-def _origin(wanted: VariantRequest, place: Path) -> Path | None:
-    """The checkpoint of the same model, by the same packages, that this recipe's backend starts from."""
-    name = maker_of(wanted.recipe).origin
+def _origin(request: VariantRequest, variants: Path) -> Path | None:
+    """Return the checkpoint that this recipe's backend starts from, or None without one.
+
+    It is a variant of the same model, made by the same packages.
+    """
+    name = maker_of(request.recipe).origin
     if name is None:
         return None
-    there = _read(
-        place / replace(wanted, recipe=catalog.find_recipe(name), calibration=None).folder_name
-    )
-    return there.path if there else None
+    origin = replace(request, recipe=catalog.find_recipe(name), calibration=None)
+    variant = _read(variants / origin.folder_name)
+    return variant.path if variant else None
 
 
-def _describe(wanted: VariantRequest, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
-    files = manifest_file_hashes(work.checkpoint)
-    calibration = wanted.calibration and CalibrationFacts(
-        description=wanted.calibration.description,
-        content_hash=wanted.calibration.content_hash,
+def _describe(request: VariantRequest, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
+    hashes = manifest_file_hashes(work.checkpoint)
+    calibration = request.calibration and CalibrationFacts(
+        description=request.calibration.description,
+        content_hash=request.calibration.content_hash,
         samples=facts.samples,
         tokens=facts.tokens,
     )
+    files = (path for path in work.checkpoint.rglob("*") if path.is_file())
     return Manifest(
-        key=wanted.key,
-        model=wanted.model.name,
-        model_hash=wanted.model.content_hash,
-        recipe=wanted.recipe,
+        key=request.key,
+        model=request.model.name,
+        model_hash=request.model.content_hash,
+        recipe=request.recipe,
         calibration=calibration,
-        seed=wanted.seed,
+        seed=request.seed,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(seconds, 1),
         work=facts,
-        bits_per_weight=stored_bits(wanted.model.path, work.checkpoint, wanted.recipe),
+        bits_per_weight=stored_bits(request.model.path, work.checkpoint, request.recipe),
         weight_bytes=weight_bytes(work.checkpoint),
-        size_bytes=sum(
-            path.stat().st_size for path in work.checkpoint.rglob("*") if path.is_file()
-        ),
-        content_hash=manifest_content_hash(files),
-        files=files,
+        size_bytes=sum(path.stat().st_size for path in files),
+        content_hash=manifest_content_hash(hashes),
+        files=hashes,
     )
 
 
 @contextmanager
-def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
-    """A fresh folder that is gone afterwards, unless it was renamed."""
-    files, unfinished = SafeFolder(place), f"{_UNFINISHED}{name}"
-    files.remove_folder(unfinished)
+def _unfinished_folder(variants: Path, name: str) -> Iterator[Path]:
+    """Yield an empty folder, and remove it afterwards unless it was renamed."""
+    parent = SafeFolder(variants)
+    unfinished = f"{_UNFINISHED}{name}"
+    parent.remove_folder(unfinished)
     try:
-        yield files.make_folder(unfinished)
+        yield parent.make_folder(unfinished)
     finally:
-        files.remove_folder(unfinished)
+        parent.remove_folder(unfinished)
 
 
-def _remove_leftovers(place: Path) -> None:
-    """Unfinished folders whose lock no process holds: their creators are dead."""
-    for folder in place.glob(f"{_UNFINISHED}*"):
-        with _try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
-            if got_it:
-                SafeFolder(place).remove_folder(folder.name)
+def _remove_leftovers(variants: Path) -> None:
+    """Remove unfinished folders whose lock no process holds: their creators are dead."""
+    for folder in variants.glob(f"{_UNFINISHED}*"):
+        with _try_hold(variants, folder.name.removeprefix(_UNFINISHED)) as is_held:
+            if is_held:
+                SafeFolder(variants).remove_folder(folder.name)
 
 
 def _with_advice(cause: str) -> str:
-    """The disk may have been filled since it was looked at, by this work or by another."""
+    """Return the cause, with advice if the disk was full: it may have filled up since the check."""
     return f"{cause}; {MAKE_ROOM}" if _FULL_DISK.search(cause) else cause
 
 
-def _keep_log(work: Work, place: Path, name: str) -> Path | None:
+def _keep_log(work: Work, variants: Path, name: str) -> Path | None:
+    """Copy the backend's log out of the unfinished folder and return its path, or None.
+
+    The backend may have written no log, or the disk may be full. The original error matters more.
+    """
     try:
-        return SafeFolder(place).write(
-            name, work.log_file.read_text(encoding="utf-8", errors="replace")
-        )
-    except (
-        OSError,
-        StoreError,
-    ):  # it wrote none, or the disk is full: the error at hand matters more
+        log = work.log_file.read_text(encoding="utf-8", errors="replace")
+        return SafeFolder(variants).write(name, log)
+    except (OSError, StoreError):
         return None
 
 
 def _read(folder: Path) -> MadeVariant | None:
+    """Return the variant in a folder, or None if it has no readable manifest."""
     try:
-        return MadeVariant(
-            folder, Manifest.model_validate_json(read_bytes(folder / _MANIFEST), context=RECORDED)
-        )
+        content = read_bytes(folder / _MANIFEST)
+        return MadeVariant(folder, Manifest.model_validate_json(content, context=RECORDED))
     except (OSError, ValidationError):
         return None
 

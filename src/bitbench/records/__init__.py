@@ -1,1 +1,1 @@
-"""What a run writes down: record types, request rows, and the study folder that holds them."""
+"""The files of a run: record types, request rows, and the study folder that contains them."""

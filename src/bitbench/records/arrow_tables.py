@@ -18,35 +18,38 @@ from bitbench.util.errors import RowsNotKeptError
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
 
 
-def study_arrow_table(of: StudyRecords, name: str, folder: str = ".") -> pa.Table:
-    """Return one of `TABLES`. `folder`: what the column of this name says."""
+def study_arrow_table(records: StudyRecords, name: str, folder: str = ".") -> pa.Table:
+    """Return one of `TABLES`. `folder` is the content of the column with this name."""
     if name == "requests":
-        return _requests(of, folder)
-    rows = [{**row, "folder": folder, "study": of.study.name} for row in _rows(of, name)]
-    columns = [
-        pa.array([_value(row, column.path, column.arrow_type) for row in rows], field.type)
-        for column, field in zip(TABLES[name].columns, table_schema(name), strict=True)
-    ]
-    return pa.Table.from_arrays(columns, schema=table_schema(name))
+        return _requests(records, folder)
+    schema = table_schema(name)
+    constants = {"folder": folder, "study": records.study.name}
+    rows = [{**row, **constants} for row in _rows(records, name)]
+    columns = []
+    for column, field in zip(TABLES[name].columns, schema, strict=True):
+        values = [_value(row, column.path, column.arrow_type) for row in rows]
+        columns.append(pa.array(values, field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def table_schema(name: str) -> pa.Schema:
+    """Return the schema of one of `TABLES`."""
     return strict_reader_schema(TABLES[name].columns)
 
 
-def _rows(of: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:
-    """Records as JSON, with what other records say of them."""
+def _rows(records: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:
+    """Yield records as JSON, joined with fields that other records contain."""
     if name == "studies":
-        yield from _as_json([of.lock])
+        yield from _as_json([records.lock])
     elif name == "trials":
-        shapes = {workload.name: _shape(workload) for workload in of.study.workloads}
-        for trial in _as_json(of.trials):
+        shapes = {workload.name: _shape(workload) for workload in records.study.workloads}
+        for trial in _as_json(records.trials):
             yield {**trial, **shapes.get(trial["point"]["workload"], {})}
     elif name == "instances":
-        yield from _as_json(of.instances)
+        yield from _as_json(records.instances)
     else:
-        for record, row in zip(of.quality, _as_json(of.quality), strict=True):
-            yield {**row, "perplexity": _perplexity(of, record)}
+        for record, row in zip(records.quality, _as_json(records.quality), strict=True):
+            yield {**row, "perplexity": _perplexity(records, record)}
 
 
 def _as_json(records: Iterable[Record]) -> Iterator[dict[str, Json]]:
@@ -54,33 +57,40 @@ def _as_json(records: Iterable[Record]) -> Iterator[dict[str, Json]]:
 
 
 def _shape(workload: Workload) -> dict[str, int | None]:
-    """Null where it is unknown or varies."""
-    values = {part: getattr(workload, part) for part in _SHAPE if part not in workload.unknown}
-    return {part: value for part, value in values.items() if isinstance(value, int)}
+    """Return the concurrency and lengths, without those that are unknown or vary."""
+    shape: dict[str, int | None] = {}
+    for part in _SHAPE:
+        value = getattr(workload, part)
+        if part not in workload.unknown and isinstance(value, int):
+            shape[part] = value
+    return shape
 
 
-def _perplexity(of: StudyRecords, record: QualityRecord) -> float | None:
+def _perplexity(records: StudyRecords, record: QualityRecord) -> float | None:
     if record.scores_file is None:
         return None
     try:
-        scores = of.scores_of(record)
-        if record.corpus is not None:
-            scores = scores.filter(
-                pc.less(scores["window"], record.corpus.windows)
-            )  # longer ones come after
-        mean = pc.mean(scores["logprob"]).as_py()
+        scores = records.scores_of(record)
     except RowsNotKeptError:
         return None
-    return None if mean is None else math.exp(-mean)
+    if record.corpus is not None:
+        # Windows of other lengths come after the windows of `window_tokens`.
+        scores = scores.filter(pc.less(scores["window"], record.corpus.windows))
+    mean = pc.mean(scores["logprob"]).as_py()
+    if mean is None:
+        return None
+    return math.exp(-mean)
 
 
-def _value(row: Mapping[str, Json], path: str, kind: str) -> Json:
+def _value(row: Mapping[str, Json], path: str, arrow_type: str) -> Json:
     value = _at(row, path.split("."))
-    return _utc(value) if kind == "timestamp" else value
+    if arrow_type == "timestamp":
+        return _utc(value)
+    return value
 
 
 def _at(value: Json, path: list[str]) -> Json:
-    """Return what stands at a path; of a list, what stands there in each of its items."""
+    """Return the value at a path. For a list, return the values of all its items."""
     if not path or value is None:
         return value
     if isinstance(value, list):
@@ -89,31 +99,35 @@ def _at(value: Json, path: list[str]) -> Json:
 
 
 def _utc(text: str | None) -> datetime | None:
+    """Parse a time, without its zone and in UTC if it has a zone. None if it is not a time."""
+    if not text:
+        return None
     try:
-        found = datetime.fromisoformat(text) if text else None
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found.astimezone(UTC).replace(tzinfo=None) if found and found.tzinfo else found
+    if time.tzinfo is None:
+        return time
+    return time.astimezone(UTC).replace(tzinfo=None)
 
 
-def _requests(of: StudyRecords, folder: str) -> pa.Table:
+def _requests(records: StudyRecords, folder: str) -> pa.Table:
     schema = table_schema("requests")
-    parts = [schema.empty_table()]
-    for trial in of.trials:
+    tables = [schema.empty_table()]
+    for trial in records.trials:
         try:
-            rows = of.requests_of(trial, None)
+            rows = records.requests_of(trial, None)
         except RowsNotKeptError:
             continue
-        known = {"folder": folder, "study": of.study.name, "trial": trial.id}
-        parts.append(
-            pa.Table.from_arrays([_column(rows, field, known) for field in schema], schema=schema)
-        )
-    return pa.concat_tables(parts)
+        constants = {"folder": folder, "study": records.study.name, "trial": trial.id}
+        columns = [_column(rows, field, constants) for field in schema]
+        tables.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(tables)
 
 
 def _column(
-    rows: pa.Table, field: pa.Field, known: Mapping[str, str]
+    rows: pa.Table, field: pa.Field, constants: Mapping[str, str]
 ) -> pa.Array | pa.ChunkedArray:
-    if field.name in known:
-        return pa.array([known[field.name]] * rows.num_rows, field.type)
+    if field.name in constants:
+        return pa.array([constants[field.name]] * rows.num_rows, field.type)
     return rows.column(field.name)

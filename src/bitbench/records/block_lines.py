@@ -1,4 +1,6 @@
-"""`blocks.jsonl` of a study: what was decided about each block, written before it begins and read by a later call."""
+"""`blocks.jsonl` of a study: the decisions about each block, written before the block begins and
+read when a run resumes.
+"""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,7 +19,7 @@ _NAME = "blocks.jsonl"
 
 
 class BlockLine(Record):
-    """A block was begun on a host, has ended on a node of a cluster, or is void: its host was lost."""
+    """A block that began on a host, ended on a node, or is void because its host was lost."""
 
     format: int = BLOCK_FORMAT
     block: int
@@ -25,19 +27,22 @@ class BlockLine(Record):
     event: Literal["begun", "ended", "void"]
     host: str
     at: str  # wall clock, ISO 8601 in UTC
-    rounds: int  # that it is to have; ended: that it has
-    decided: tuple[Point, ...] = ()  # what was known well enough before it, and does not run in it
-    seconds: float | None = None  # ended: how long it took there
-    cause: str | None = None  # void: how the host was lost
+    rounds: int  # planned rounds, or the rounds that it has if it ended
+    decided: tuple[Point, ...] = ()  # points that were decided before it and do not run in it
+    seconds: float | None = None  # its duration if it ended
+    cause: str | None = None  # how the host was lost if it is void
 
 
 class BlockLines:
-    """The newest line of each block. What a kill left of a line is removed."""
+    """The newest line of each block. An incomplete line, left by a killed process, is removed."""
 
     def __init__(self, folder: StudyFolder) -> None:
-        self._files, path = SafeFolder(folder.path), folder.path / _NAME
+        path = folder.path / _NAME
+        self._files = SafeFolder(folder.path)
         self._newest: dict[int, BlockLine] = {}
-        text = read_bytes(path) if path.exists() else b""
+        text = b""
+        if path.exists():
+            text = read_bytes(path)
         complete = text[: text.rfind(b"\n") + 1]
         if complete != text:
             self._files.truncate(_NAME, len(complete))
@@ -53,8 +58,10 @@ class BlockLines:
         return self._newest
 
     def begin(self, block: int, host: str, rounds: int, decided: tuple[Point, ...]) -> BlockLine:
-        earlier = self._newest.get(block)
-        attempt = 1 if earlier is None else earlier.attempt + 1
+        """Write that a block begins on a host."""
+        attempt = 1
+        if earlier := self._newest.get(block):
+            attempt = earlier.attempt + 1
         line = BlockLine(
             block=block,
             attempt=attempt,
@@ -67,10 +74,11 @@ class BlockLines:
         return self._append(line)
 
     def change_rounds(self, block: int, rounds: int) -> None:
-        """Write down that a block under way gets so many rounds after all."""
+        """Write that a block under way gets another number of rounds."""
         self._append(self._newest[block].model_copy(update={"at": _now(), "rounds": rounds}))
 
     def end(self, line: BlockLine, rounds: int, seconds: float) -> BlockLine:
+        """Write that a block ended, with its rounds and its duration."""
         return self._append(
             line.model_copy(
                 update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds}
@@ -78,10 +86,11 @@ class BlockLines:
         )
 
     def void(self, line: BlockLine, cause: str) -> None:
+        """Write that a block is void, and why."""
         self._append(line.model_copy(update={"event": "void", "at": _now(), "cause": cause}))
 
     def take(self, others: "BlockLines") -> None:
-        """Add what another folder says of its blocks."""
+        """Add the newest lines of another folder."""
         for block, line in others.newest.items():
             if self._newest.get(block) != line:
                 self._append(line)

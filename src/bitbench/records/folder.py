@@ -1,26 +1,27 @@
-"""A study on disk, and all of its records once they are read. Records are only ever appended; a kill at any moment
-loses at most the trial that was running.
+"""A study folder on disk, and all of its records after they are read.
 
-study.yaml  lock.json     what was asked; what it was resolved to
-blocks.jsonl              what was decided about each block, before it began (`records.block_lines`)
-instances.jsonl           one line per engine start
-trials.jsonl              one line per trial, appended and synced when it ends
-requests/ID.parquet       one row per request of that trial; ID.1.parquet and so on of further load processes
-quality.jsonl             one line per measurement of a config's quality, appended and synced when it ends
-quality/ID.parquet        one row per scored token of that measurement
-quality/windows-MODEL.json  what every variant of that model is asked, as token ids
-logs/                     one file per engine instance
-profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
-tables/TABLE-HASH.parquet the records as columns, for `bitbench query`; the hash is that of the records' files
-roof.json                 what the machine can do at most, once `bitbench explain` has measured it
-FEATURE/                  what a feature keeps there
-report/                   can be rebuilt from the rest
+Records are only ever appended. A kill at any moment loses at most the trial that was running.
+
+study.yaml  lock.json       the question, and the study it was resolved to
+blocks.jsonl                the decisions about each block before it began (`records.block_lines`)
+instances.jsonl             one line per engine start
+trials.jsonl                one line per trial, appended and synced when it ends
+requests/ID.parquet         one row per request of that trial (ID.1.parquet … of more processes)
+quality.jsonl               one line per quality measurement, appended and synced when it ends
+quality/ID.parquet          one row per scored token of that measurement
+quality/windows-MODEL.json  the requests to every variant of that model, as token ids
+logs/                       one file per engine instance
+profiles/ID.json            one operator profile, made from the Chrome trace in ID.trace.json.gz
+tables/TABLE-HASH.parquet   the records as columns for `bitbench query`, with their hash
+roof.json                   the roofline of the machine, if `bitbench explain` has measured it
+FEATURE/                    files of a feature
+report/                     can be rebuilt from the rest
 """
 
 import fcntl
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,18 +67,17 @@ def _no_rows(
 
 @dataclass(frozen=True)
 class StudyRecords:
-    """Everything but rows, which are large: these are read when they are asked for."""
+    """All records of a study. Rows are large, so they are read on demand."""
 
-    name: str  # of its folder, as it was given
+    name: str  # of its folder, as the user gave it
     lock: Lock
     trials: Sequence[TrialRecord] = ()
     instances: Sequence[InstanceRecord] = ()
     quality: Sequence[QualityRecord] = ()
     profiles: Sequence[OperatorProfile] = ()
     roof: MachineRoof | None = None  # None: not measured yet
-    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = (
-        _no_rows  # with only these columns
-    )
+    # reads the request rows of a trial, only these columns if any are given
+    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = _no_rows
     scores_of: Callable[[QualityRecord], pa.Table] = _no_rows
 
     @property
@@ -90,34 +90,32 @@ class StudyRecords:
 
     @property
     def starts_and_quality(self) -> list[InstanceRecord | QualityRecord]:
-        """What took time beside the trials."""
+        """Return all records of work other than trials."""
         return [*self.instances, *self.quality]
 
     def was_running(self, config: Config) -> bool:
-        """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
-        return any(
-            instance.facts.was_running for instance in self.instances if instance.config == config
-        )
+        """Return True if bitbench did not start this config. Only its trials are repeated then."""
+        instances = [instance for instance in self.instances if instance.config == config]
+        return any(instance.facts.was_running for instance in instances)
 
     def counted(self, point: Point) -> list[TrialRecord]:
-        """The trials of a point that enter its figures."""
+        """Return the trials of a point that count in its metrics."""
         return list(self._counted.get(point, ()))
 
     @cached_property
     def _counted(self) -> dict[Point, list[TrialRecord]]:
-        found: dict[Point, list[TrialRecord]] = {}
+        by_point: dict[Point, list[TrialRecord]] = {}
         for trial in self.trials:
             if trial.counts:
-                found.setdefault(trial.point, []).append(trial)
-        return found
+                by_point.setdefault(trial.point, []).append(trial)
+        return by_point
 
 
 R = TypeVar("R", bound=Record)
-# Names that only bitbench gives. What is called otherwise is a person's own, and stays.
+# Names that only bitbench gives. A file with any other name belongs to a person, and stays.
 _DOCUMENT = re.compile(r"lock\.json|roof\.json|study\.yaml")
-_REQUEST_ROWS = re.compile(
-    r"t\d{5,}(\.\d+)?\.parquet|rows\.parquet", re.ASCII
-)  # rows: of a trial that runs
+# `rows.parquet` belongs to a trial that is running.
+_REQUEST_ROWS = re.compile(r"t\d{5,}(\.\d+)?\.parquet|rows\.parquet", re.ASCII)
 _SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
 _LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
 _PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
@@ -127,7 +125,7 @@ MOST_SHOWN = 3  # folders that a message names
 
 
 class StudyFolder:
-    """Reading needs no more than a path; appending needs `with folder.writing():`."""
+    """A study folder, for reading. Appending needs `with folder.writing():`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -145,6 +143,7 @@ class StudyFolder:
 
     @classmethod
     def existing(cls, path: Path) -> "StudyFolder":
+        """Return the folder at this path. Raise StoreError if it is not a study folder."""
         folder = cls(path)
         if not folder.study_file.is_file():
             raise StoreError(f"{path} is not a study folder{_why_not(path)}")
@@ -154,11 +153,15 @@ class StudyFolder:
         return Writer(self)
 
     def read(self, name: str | None = None) -> StudyRecords:
-        """All records; `name` is how messages call them. Raises StoreError where the run never began."""
+        """Read all records. Raise StoreError if no run began.
+
+        `name` is the folder's name in messages.
+        """
         lock = self.lock()
         if lock is None:
             raise StoreError(
-                f"{self.path} has no lock.json: its run stopped before the first trial; run it again"
+                f"{self.path} has no lock.json: its run stopped before the first trial; run it "
+                "again"
             )
         refuse_reading_mixed_machines(lock, self.path)
         trials = self.trials()
@@ -195,28 +198,28 @@ class StudyFolder:
         )
 
     def material(self, model: str) -> QualityMaterial | None:
-        """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
+        """Return the requests to the variants of a model, by its name in the plan, or None."""
         return _read_if_there(
             self.quality / _material_name(model), QualityMaterial, QUALITY_FORMAT, _RESTORE
         )
 
     def profiles(self) -> list[OperatorProfile]:
-        paths, advice = (
-            sorted(self.profiles_folder.glob("p*.json")),
-            "remove it to continue without it",
-        )
-        return [read_record_file(path, OperatorProfile, PROFILE_FORMAT, advice) for path in paths]
+        profiles = []
+        for path in sorted(self.profiles_folder.glob("p*.json")):
+            advice = "remove it to continue without it"
+            profiles.append(read_record_file(path, OperatorProfile, PROFILE_FORMAT, advice))
+        return profiles
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
-        """Its request rows; only these columns are read where some are named."""
+        """Return the request rows of a trial. Only these columns are read, if any are given."""
         if trial.requests_file is None:
             raise RowsNotKeptError(
                 f"trial {trial.id} has no request rows: it ended as {trial.outcome}"
             )
-        tables = [
-            read_rows_strictly(self._rows_file(name), REQUEST_COLUMNS, columns, f"trial {trial.id}")
-            for name in (trial.requests_file, *trial.more_request_files)
-        ]
+        tables = []
+        for name in (trial.requests_file, *trial.more_request_files):
+            path = self._rows_file(name)
+            tables.append(read_rows_strictly(path, REQUEST_COLUMNS, columns, f"trial {trial.id}"))
         return pa.concat_tables(tables)
 
     def _rows_file(self, name: str) -> Path:
@@ -232,37 +235,32 @@ class StudyFolder:
         )
 
     def lock(self) -> Lock | None:
-        """None where no run began."""
+        """Return the lock, or None if no run began."""
         return _read_if_there(self.lock_file, Lock, LOCK_FORMAT, _RESTORE)
 
     def refuse_records_without_lock(self) -> None:
-        """What a run left here would be taken for results of another one, or overwritten by them."""
-        rows = [
-            path
-            for place, ours in (
-                (self.requests, _REQUEST_ROWS),
-                (self.quality, _SCORES),
-                (self.profiles_folder, _PROFILE),
-            )
-            for path in _matching(place, ours)
-        ]
-        for path in (
-            self._trials,
-            self._instances,
-            self._quality,
-            self.roof_file,
-            self.report,
-            *rows,
-        ):
+        """Raise StoreError if a run left records without its lock.
+
+        A new run would overwrite them, or mix them with its own results.
+        """
+        paths = [self._trials, self._instances, self._quality, self.roof_file, self.report]
+        paths += _matching(self.requests, _REQUEST_ROWS)
+        paths += _matching(self.quality, _SCORES)
+        paths += _matching(self.profiles_folder, _PROFILE)
+        for path in paths:
             if path.exists():
                 raise StoreError(
-                    f"{self.path} contains {path.relative_to(self.path)} but no lock.json, which says what it was "
-                    "measured with; restore lock.json, or give another folder with --into"
+                    f"{self.path} contains {path.relative_to(self.path)} but no lock.json, which "
+                    "says what it was measured with; restore lock.json, or give another folder "
+                    "with --into"
                 )
 
 
 class Writer:
-    """The only one who appends to a folder; a second one is refused. It deletes only in a folder that is a study."""
+    """The only writer of a folder. A second one is refused.
+
+    It deletes files only in a study folder.
+    """
 
     def __init__(self, folder: StudyFolder) -> None:
         self.folder = folder
@@ -292,14 +290,12 @@ class Writer:
             for lines in (folder._trials, folder._instances, folder._quality):
                 self._cut_torn_line(lines)
             self._drop_orphans()
-        for place in (folder.logs, folder.requests, folder.quality):
-            self._files.make_folder(place.name)
-        self._next_trial = parse_next_record_number(trial.id for trial in folder.trials())
-        self._next_quality = parse_next_record_number(
-            record.id for record in folder.quality_records()
-        )
-        # Logs may have been removed, to save space; a start that was killed has nothing else.
-        recorded = parse_next_record_number(instance.id for instance in folder.instances())
+        for path in (folder.logs, folder.requests, folder.quality):
+            self._files.make_folder(path.name)
+        self._next_trial = _next_id(folder.trials())
+        self._next_quality = _next_id(folder.quality_records())
+        # A start that was killed has only a log, but logs may have been removed to save space.
+        recorded = _next_id(folder.instances())
         self._next_instance = max(recorded, _next_number(folder.logs, _LOG))
 
     def __exit__(
@@ -312,13 +308,13 @@ class Writer:
             self._guard.close()
 
     def new_instance(self) -> tuple[str, Path]:
-        """A fresh id and its log file; the file is made at once, so that no later run takes the same id."""
+        """Return a new id and its log file, which is made at once so that the id stays taken."""
         instance_id = f"i{self._next_instance:04d}"
         self._next_instance += 1
         return instance_id, self._files.create(f"logs/{instance_id}.log")
 
     def append_log(self, instance_id: str, content: bytes) -> None:
-        """Of an instance on another machine: what its log gained."""
+        """Append to the log of an instance on another machine."""
         self._files.append(f"logs/{instance_id}.log", content)
 
     def append_instance(self, record: InstanceRecord) -> None:
@@ -329,22 +325,23 @@ class Writer:
         trial_id = f"t{self._next_trial:05d}"
         self._next_trial += 1
         files = self._keep_parts(trial_id, rows)
-        given = {
+        requests_file = files[0] if files else None
+        update = {
             "id": trial_id,
-            "requests_file": next(iter(files), None),
+            "requests_file": requests_file,
             "more_request_files": files[1:],
         }
-        return self._appended(self.folder._trials, draft, given)
+        return self._appended(self.folder._trials, draft, update)
 
     def _keep_parts(self, trial_id: str, rows: RequestParts | None) -> tuple[str, ...]:
-        """Return the files' names as a record holds them."""
+        """Store the parts and return the names of their files, relative to the folder."""
+        if rows is None:
+            return ()
         names = []
-        for number, part in enumerate(rows.parts if rows else ()):
-            name = (
-                f"requests/{trial_id}.{number}.parquet"
-                if number
-                else f"requests/{trial_id}.parquet"
-            )
+        for number, part in enumerate(rows.parts):
+            name = f"requests/{trial_id}.parquet"
+            if number:
+                name = f"requests/{trial_id}.{number}.parquet"
             if isinstance(part, bytes):
                 with self._files.replacing(name) as file:
                     file.write(part)
@@ -354,16 +351,15 @@ class Writer:
         return tuple(names)
 
     def append_quality(self, draft: QualityRecord, scores: pa.Table | None) -> QualityRecord:
-        """Likewise for a measurement of quality, with one row per scored token."""
+        """Give the measurement its id, keep its scored tokens, then write its line."""
         record_id = f"q{self._next_quality:04d}"
         self._next_quality += 1
-        rows_file = self._write_rows(f"quality/{record_id}.parquet", scores)
-        return self._appended(
-            self.folder._quality, draft, {"id": record_id, "scores_file": rows_file}
-        )
+        scores_file = self._write_rows(f"quality/{record_id}.parquet", scores)
+        update = {"id": record_id, "scores_file": scores_file}
+        return self._appended(self.folder._quality, draft, update)
 
     def _write_rows(self, name: str, rows: pa.Table | None) -> str | None:
-        """The file's name as a record holds it; None where there are no rows."""
+        """Return the name of the file, relative to the folder. None if there are no rows."""
         if rows is None:
             return None
         with self._files.replacing(name) as file:
@@ -371,7 +367,7 @@ class Writer:
         return name
 
     def restore(self, records: StudyRecords) -> None:
-        """Write the records of another study as they are, with their ids, into this folder, which is empty."""
+        """Write the records of another study with their ids into this empty folder."""
         for trial in records.trials:
             with suppress(RowsNotKeptError):
                 self._write_rows(f"requests/{trial.id}.parquet", records.requests_of(trial, None))
@@ -379,20 +375,11 @@ class Writer:
             with suppress(RowsNotKeptError):
                 self._write_rows(f"quality/{measured.id}.parquet", records.scores_of(measured))
         for profile in records.profiles:
-            self._files.write(
-                f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n"
-            )
-        for lines, written in (
-            (
-                self.folder._trials,
-                [trial.model_copy(update={"more_request_files": ()}) for trial in records.trials],
-            ),
-            (self.folder._quality, records.quality),
-            (self.folder._instances, records.instances),
-        ):
-            self._files.write(
-                lines.name, "".join(f"{record.model_dump_json()}\n" for record in written)
-            )
+            self._write_profile(profile)
+        trials = [trial.model_copy(update={"more_request_files": ()}) for trial in records.trials]
+        self._write_lines(self.folder._trials, trials)
+        self._write_lines(self.folder._quality, records.quality)
+        self._write_lines(self.folder._instances, records.instances)
         if records.roof is not None:
             self.write_roof(records.roof)
         self.write_lock(records.lock)
@@ -401,15 +388,23 @@ class Writer:
         self._files.write(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
 
     def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
-        """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
+        """Give the profile its id, move its trace into the folder, then write its file."""
         profile_id = f"p{_next_number(self.folder.profiles_folder, _PROFILE):04d}"
         trace_file = f"profiles/{profile_id}.trace.json.gz"
-        with self._files.replacing(trace_file) as file, trace.open("rb") as taken:
-            shutil.copyfileobj(taken, file)
+        with self._files.replacing(trace_file) as target, trace.open("rb") as source:
+            shutil.copyfileobj(source, target)
         trace.unlink()
         profile = draft.model_copy(update={"id": profile_id, "trace_file": trace_file})
-        self._files.write(f"profiles/{profile_id}.json", profile.model_dump_json(indent=1) + "\n")
+        self._write_profile(profile)
         return profile
+
+    def _write_profile(self, profile: OperatorProfile) -> None:
+        content = profile.model_dump_json(indent=1) + "\n"
+        self._files.write(f"profiles/{profile.id}.json", content)
+
+    def _write_lines(self, lines: Path, records: Iterable[Record]) -> None:
+        text = "".join(f"{record.model_dump_json()}\n" for record in records)
+        self._files.write(lines.name, text)
 
     def write_study(self, text: str) -> None:
         self._files.write(self.folder.study_file.name, text)
@@ -420,19 +415,20 @@ class Writer:
     def write_lock(self, lock: Lock) -> None:
         self._files.write(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
 
-    def _appended(self, lines: Path, draft: R, given: Mapping[str, object]) -> R:
-        """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""
-        record = draft.model_copy(update=given)
+    def _appended(self, lines: Path, draft: R, update: Mapping[str, object]) -> R:
+        """Append the draft with its final fields. Its line makes the record exist, so it comes
+        last.
+        """
+        record = draft.model_copy(update=update)
         self._append(lines, record)
         return record
 
     def _append(self, lines: Path, record: Record) -> None:
-        self._files.append(
-            lines.name, (record.model_dump_json(exclude_defaults=False) + "\n").encode()
-        )
+        line = record.model_dump_json(exclude_defaults=False) + "\n"
+        self._files.append(lines.name, line.encode())
 
     def _cut_torn_line(self, lines: Path) -> None:
-        """A kill in the middle of an append leaves a line without its end; that trial had not ended."""
+        """Remove an incomplete last line, left by a killed process. Its trial had not ended."""
         if not lines.exists():
             return
         content = read_bytes(lines)
@@ -441,32 +437,42 @@ class Writer:
             self._files.truncate(lines.name, complete)
 
     def _drop_orphans(self) -> None:
-        """Rows whose trial never got its line: the trial did not end, so they are no result. And what a kill left of a
-        document that was being written."""
-        known: set[str | None] = set()
+        """Remove rows of trials without a line, and incomplete documents.
+
+        A trial gets its line when it ends, so such rows are not a result.
+        """
+        recorded: set[str | None] = set()
         for trial in self.folder.trials():
-            known |= {trial.requests_file, *trial.more_request_files}
-        known |= {record.scores_file for record in self.folder.quality_records()}
-        kept = frozenset(Path(name).name for name in known if name is not None)
+            recorded |= {trial.requests_file, *trial.more_request_files}
+        recorded |= {record.scores_file for record in self.folder.quality_records()}
+        kept = frozenset(Path(name).name for name in recorded if name is not None)
         self._files.remove_matching("requests", _REQUEST_ROWS, kept)
         self._files.remove_matching("quality", _SCORES, kept)
         documents = (self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
-        self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
+        names = frozenset(path.name for path in documents)
+        self._files.remove_matching("", _DOCUMENT, names)
 
 
 def _read_if_there(path: Path, kind: type[R], newest: int, advice: str) -> R | None:
-    return read_record_file(path, kind, newest, advice) if path.exists() else None
+    if not path.exists():
+        return None
+    return read_record_file(path, kind, newest, advice)
+
+
+def _next_id(records: Iterable[TrialRecord | QualityRecord | InstanceRecord]) -> int:
+    return parse_next_record_number(record.id for record in records)
 
 
 def _why_not(path: Path) -> str:
-    """What it is instead, and what to do."""
+    """Return what a path is instead of a study folder, and what to do."""
     if path.is_file():
         return f": it is a file; give the folder that `bitbench run {path}` fills"
     if not path.exists():
         return f": it does not exist; `bitbench run STUDY --into {path}` fills one"
-    inside = sorted(place.parent.name for place in path.glob("*/study.yaml"))[:MOST_SHOWN]
-    if inside:
-        return f": it contains some; give one of them, such as {', '.join(str(path / name) for name in inside)}"
+    folders = sorted(study_file.parent.name for study_file in path.glob("*/study.yaml"))
+    if folders:
+        examples = [str(path / folder) for folder in folders[:MOST_SHOWN]]
+        return f": it contains some; give one of them, such as {', '.join(examples)}"
     return f" (no study.yaml in it); `bitbench run STUDY --into {path}` fills one"
 
 
@@ -474,17 +480,16 @@ def _material_name(model: str) -> str:
     return f"windows-{model.replace('/', '--')}.json"
 
 
-def _matching(place: Path, ours: re.Pattern[str]) -> list[Path]:
-    return (
-        [path for path in sorted(place.iterdir()) if ours.fullmatch(path.name)]
-        if place.is_dir()
-        else []
-    )
+def _matching(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if names.fullmatch(path.name)]
 
 
-def _next_number(place: Path, ours: re.Pattern[str]) -> int:
-    """After those in the names that are taken, by whatever it is."""
-    numbers = [
-        int(found[1]) for path in _matching(place, ours) if (found := ours.fullmatch(path.name))
-    ]
-    return 1 + max(numbers, default=0)
+def _next_number(folder: Path, names: re.Pattern[str]) -> int:
+    """Return the number after the highest in the names of a folder, whatever has them."""
+    highest = 0
+    for path in _matching(folder, names):
+        if match := names.fullmatch(path.name):
+            highest = max(highest, int(match[1]))
+    return highest + 1

@@ -1,7 +1,8 @@
-"""The records of a study as columns, in files beside them, so that a query over many studies parses none of them again.
+"""The records of a study as columns, in files of its folder, so that a query over many studies
+does not parse them again.
 
-The name of a file holds the hash of what it was made from: a file whose name does not fit is out of date, whatever
-wrote to the folder meanwhile. What it holds may be a stranger's, so its size and columns are looked at first.
+The name of a file contains the hash of its sources. A file with another hash is out of date. A
+file may be made by a stranger, so its size and columns are checked first.
 """
 
 import re
@@ -20,7 +21,7 @@ from bitbench.util.files import SafeFolder, read_bytes
 
 KEPT_TABLES = ("studies", "trials", "instances", "quality")
 LARGEST_TABLE_BYTES = 2**30  # unpacked
-_PLACE = "tables"
+_FOLDER = "tables"
 _MADE_FROM = ("lock.json", "instances.jsonl", "quality.jsonl", "trials.jsonl")
 _NAME = re.compile(rf"({'|'.join(KEPT_TABLES)})-[0-9a-f]{{32}}\.parquet", re.ASCII)
 _COLUMNS = repr(
@@ -29,55 +30,56 @@ _COLUMNS = repr(
 
 
 def find_kept_table(folder: Path, records_hash: str, name: str) -> Path | None:
-    """None where it is missing or was made from other records."""
-    path = folder / _PLACE / _file_name(records_hash, name)
-    return path if path.is_file() else None
+    """Return the path of a table. None if it is missing or was made from other records."""
+    path = folder / _FOLDER / _file_name(records_hash, name)
+    if path.is_file():
+        return path
+    return None
 
 
 def hash_records(folder: Path) -> str:
-    """Of the files that tables are made from, as they are now."""
-    found = blake2b(_COLUMNS, digest_size=16)
+    """Return the hash of the files that tables are made from, as they are now."""
+    digest = blake2b(_COLUMNS, digest_size=16)
     for name in _MADE_FROM:
         with suppress(FileNotFoundError):
             content = read_bytes(folder / name)
-            found.update(f"{name} {len(content)} ".encode())
-            found.update(content)
-    return found.hexdigest()
+            digest.update(f"{name} {len(content)} ".encode())
+            digest.update(content)
+    return digest.hexdigest()
 
 
 def write_kept_tables(folder: StudyFolder) -> None:
-    """Keep tables of these records, unless they are there. Records that cannot be read have none."""
+    """Write the tables of these records if missing. Do nothing if records cannot be read."""
     if not folder.lock_file.is_file():
         return
     records_hash = hash_records(folder.path)
     names = {name: _file_name(records_hash, name) for name in KEPT_TABLES}
-    if all((folder.path / _PLACE / name).is_file() for name in names.values()):
+    if all((folder.path / _FOLDER / name).is_file() for name in names.values()):
         return
     try:
         records = folder.read()
         tables = {name: study_arrow_table(records, name).drop_columns(["folder"]) for name in names}
     except BitbenchError:
-        return  # a report or a query says what is wrong with them
+        return  # a report or a query explains the error
     files = SafeFolder(folder.path)
-    files.make_folder(_PLACE)
-    files.remove_matching(_PLACE, _NAME)
+    files.make_folder(_FOLDER)
+    files.remove_matching(_FOLDER, _NAME)
     for table, name in names.items():
-        with files.replacing(f"{_PLACE}/{name}") as file:
+        with files.replacing(f"{_FOLDER}/{name}") as file:
             pq.write_table(tables[table], file, compression="zstd")
 
 
 def read_kept_table(path: Path, name: str, columns: Sequence[str]) -> pa.Table:
-    """These columns of a table. Raises StoreError where the file is damaged, or no such table."""
+    """Return these columns of a table. Raise StoreError if the file is damaged or another table."""
     expected = table_schema(name)
     try:
+        schema = pa.schema([expected.field(column) for column in columns])
         file = pq.ParquetFile(path)
-        groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+        groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))
         if sum(group.total_byte_size for group in groups) > LARGEST_TABLE_BYTES:
             raise ValueError(f"it unpacks to more than {LARGEST_TABLE_BYTES // 2**20:,} MiB")
-        found = file.read(columns=list(columns), use_threads=False)
-        return found.select(list(columns)).cast(
-            pa.schema([expected.field(column) for column in columns])
-        )
+        table = file.read(columns=list(columns), use_threads=False)
+        return table.select(list(columns)).cast(schema)
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         cause = str(error).strip().partition("\n")[0].rstrip(".")
         raise StoreError(

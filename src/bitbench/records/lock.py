@@ -1,6 +1,6 @@
-"""lock.json: what a study was resolved to, and under which conditions, on which machine, it is measured."""
+"""lock.json: the resolved study, with the conditions and the machine of the measurement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -10,7 +10,7 @@ from bitbench.study.hardware import Capability, Level, hardware_level, parse_cap
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan
 
-# Facts of a host that change figures; others (kernel version, Python) are recorded but forbid nothing.
+# Facts of a host that change results. Others, such as the kernel version, are only recorded.
 TELLING_FACTS = (
     "cpu_model",
     "cpu_flags",
@@ -21,11 +21,13 @@ TELLING_FACTS = (
     "accelerators",
 )
 
-# Of one class: what the kernel keeps for itself differs a little from boot to boot.
+# Memory of machines of one class may differ this much, since the kernel reserves a varying part.
 SAME_MEMORY = 0.02
 
 
 class Accelerator(Record):
+    """A GPU or another device of a host."""
+
     name: str
     memory_bytes: int | None = None
     driver: str | None = None
@@ -34,26 +36,29 @@ class Accelerator(Record):
     ecc: bool | None = None  # memory that corrects errors, which costs bandwidth on some devices
     mig: bool | None = None  # divided into instances
     power_limit_w: float | None = None
-    uuid: str | None = None  # which one of its kind: recorded, and no part of what is compared
+    uuid: str | None = None  # identifies the device, is recorded but not compared
 
     def __str__(self) -> str:
-        known = [
-            f"{name} {value}"
-            for name, value in self
-            if name not in ("name", "uuid") and value is not None
-        ]
-        return f"{self.name} ({', '.join(known)})" if known else self.name
+        facts = []
+        for name, value in self:
+            if name not in ("name", "uuid") and value is not None:
+                facts.append(f"{name} {value}")
+        if not facts:
+            return self.name
+        return f"{self.name} ({', '.join(facts)})"
 
     @property
     def compute_capability(self) -> Capability | None:
-        return None if self.capability is None else parse_capability(self.capability)
+        if self.capability is None:
+            return None
+        return parse_capability(self.capability)
 
 
 class HostFacts(Record):
-    """None where it is unknown, as for an imported file."""
+    """The facts about a host. None if a fact is unknown, for example in an imported file."""
 
     cpu_model: str | None = None
-    cpu_flags: tuple[str, ...] = ()  # those that decide which kernels can run
+    cpu_flags: tuple[str, ...] = ()  # the flags that decide which kernels can run
     cores: int | None = None
     threads: int | None = None
     numa_nodes: int | None = None
@@ -63,17 +68,16 @@ class HostFacts(Record):
     kernel: str | None = None
     python: str | None = None
     virtualization: str | None = None
-    accelerators: tuple[Accelerator, ...] = ()  # those that engines see
-    cuda_device_order: str | None = (
-        None  # how CUDA counts them: PCI_BUS_ID, as NVML does, or FASTEST_FIRST
-    )
+    accelerators: tuple[Accelerator, ...] = ()  # the devices that engines see
+    # how CUDA counts them: PCI_BUS_ID, as NVML does, or FASTEST_FIRST
+    cuda_device_order: str | None = None
 
     @property
     def level(self) -> Level | None:
         return hardware_level(self.cpu_flags)
 
     def differences(self, other: "HostFacts") -> tuple[str, ...]:
-        """The telling facts in which two machines are not of one class."""
+        """Return the facts because of which two machines are not of one class."""
         return tuple(name for name in TELLING_FACTS if not self._agrees(other, name))
 
     def _agrees(self, other: "HostFacts", name: str) -> bool:
@@ -82,11 +86,13 @@ class HostFacts(Record):
         return self.shown(name) == other.shown(name)
 
     def shown(self, name: str) -> str | None:
-        """One fact as text; None where it is not known."""
+        """Return a fact as text, or None if it is unknown."""
         value = getattr(self, name)
         if isinstance(value, tuple):
             return ", ".join(map(str, value)) or None
-        return None if value in (None, "") else str(value)
+        if value in (None, ""):
+            return None
+        return str(value)
 
 
 DEFAULT = "the engine's default"
@@ -95,55 +101,59 @@ LOCK_FORMAT: Literal[1] = 1
 #   1  first published form
 
 
+def _changed_values(
+    kind: str, before: Mapping[str, object], after: Mapping[str, object]
+) -> Iterator[str]:
+    for name, value in after.items():
+        if before.get(name) not in (None, value):
+            yield f"{kind} {name} has changed"
+
+
 class Lock(Record):
-    """Written before the first trial. Facts that only a later run knows are added; none is ever changed."""
+    """The file written before the first trial. A later run adds facts, and changes none."""
 
     format: int = LOCK_FORMAT
     bitbench: str | None = None  # the version that measured
-    created_at: str | None = None  # wall clock, ISO 8601 in UTC; None: imported
-    busy_cores: float | None = None  # that other work kept busy just before it began
+    created_at: str | None = None  # wall clock, ISO 8601 in UTC. None if imported
+    busy_cores: float | None = None  # cores busy with other work just before the start
     host: HostFacts = HostFacts()
-    hosts: dict[str, HostFacts] = Field(
-        default_factory=dict
-    )  # every machine that measured, by name; all of one class
-    environments: dict[str, dict[str, str]] = Field(
-        default_factory=dict
-    )  # package versions, by environment
-    variants: dict[str, str | None] = Field(
-        default_factory=dict
-    )  # content hashes; None: could not be made then
-    files: dict[str, str] = Field(
-        default_factory=dict
-    )  # hashes of the texts and traces that the study reads
+    # every machine that measured, by name. All are of one class
+    hosts: dict[str, HostFacts] = Field(default_factory=dict)
+    # package versions, by environment
+    environments: dict[str, dict[str, str]] = Field(default_factory=dict)
+    # content hashes, or None if it could not be made then
+    variants: dict[str, str | None] = Field(default_factory=dict)
+    # hashes of the texts and traces that the study reads
+    files: dict[str, str] = Field(default_factory=dict)
     plan: Plan
-    search: SearchLimits | None = None  # of a study that looks for the highest rate
+    search: SearchLimits | None = None  # only for a study that searches for the highest rate
 
     def changes(self, run: "Lock") -> Iterator[str]:
-        """What a later run finds otherwise, each in a few words; what this lock does not know yet is no change."""
+        """Yield what changed in a later run, each in a few words. New facts are not changes."""
         for name in TELLING_FACTS:
-            then, now = self.host.shown(name), run.host.shown(name)
+            then = self.host.shown(name)
+            now = run.host.shown(name)
             if then != now:
                 yield f"host {name}: {then or 'unknown'} then, {now or 'unknown'} now"
-        chosen, chosen_now = self.plan.chosen_dtypes, run.plan.chosen_dtypes
-        if chosen != chosen_now:
-            both = set(self.plan.configs) & set(run.plan.configs)
-            for config in sorted(both, key=lambda config: config.name):
-                before, after = chosen.get(config, DEFAULT), chosen_now.get(config, DEFAULT)
-                if before != after:
-                    yield f"type that {config.name} computes in: {before} then, {after} now"
-        for kind, known, found in (
-            ("environment", self.environments, run.environments),
-            ("variant", self.variants, run.variants),
-            ("file", self.files, run.files),
-        ):
-            yield from (
-                f"{kind} {name} has changed"
-                for name in found
-                if known.get(name) not in (None, found[name])
-            )
+        yield from self._changed_dtypes(run)
+        yield from _changed_values("environment", self.environments, run.environments)
+        yield from _changed_values("variant", self.variants, run.variants)
+        yield from _changed_values("file", self.files, run.files)
+
+    def _changed_dtypes(self, run: "Lock") -> Iterator[str]:
+        chosen = self.plan.chosen_dtypes
+        chosen_now = run.plan.chosen_dtypes
+        if chosen == chosen_now:
+            return
+        both = set(self.plan.configs) & set(run.plan.configs)
+        for config in sorted(both, key=lambda config: config.name):
+            then = chosen.get(config, DEFAULT)
+            now = chosen_now.get(config, DEFAULT)
+            if then != now:
+                yield f"type that {config.name} computes in: {then} then, {now} now"
 
     def resumed(self, run: "Lock") -> "Lock":
-        """This lock with what a later run adds. What that run has no point for keeps its facts: a third may have."""
+        """Return this lock with the facts that a later run adds. All other facts stay."""
         return self.model_copy(
             update={
                 "bitbench": run.bitbench,

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, operator by operator, as torch's profiler saw it."""
+"""Operator profiles: the time of a step by operator, as torch's profiler measured it."""
 
 from enum import StrEnum
 from statistics import fmean, median, quantiles
@@ -13,12 +13,14 @@ PROFILE_FORMAT = 1
 
 
 class Phase(StrEnum):
+    """A phase of generation."""
+
     PREFILL = "prefill"  # the prompts of a batch, up to its first tokens
-    DECODE = "decode"  # one token more for each sequence of a batch
+    DECODE = "decode"  # one more token for each sequence of a batch
 
 
 class ProfileGroup(StrEnum):
-    """What an operator does for the model."""
+    """A group of operators by their purpose in the model."""
 
     QUANTIZED_MATMUL = "quantized_matmul"
     DENSE_MATMUL = "dense_matmul"
@@ -26,12 +28,12 @@ class ProfileGroup(StrEnum):
     NORM_ACTIVATION = "norm_activation"
     COPIES_CASTS = "copies_casts"
     SAMPLING = "sampling"
-    OTHER = "other"  # an operator that no pattern knows: shown by its name, never hidden
-    FRAMEWORK = "framework"  # the rest of a step, which is in no operator
+    OTHER = "other"  # an operator that matches no pattern, reported by its name and never hidden
+    FRAMEWORK = "framework"  # the rest of a step, outside all operators
 
 
 class Operator(Record):
-    """One operator over all profiled steps of a phase; times are sums."""
+    """An operator over all profiled steps of a phase. Times are sums."""
 
     name: str
     group: ProfileGroup
@@ -39,13 +41,12 @@ class Operator(Record):
     self_cpu_s: float  # without the operators that it called
     self_cpu_share: float  # of the self time of all operators
     cpu_total_s: float  # with them
-    self_device_s: float | None = (
-        None  # of the device kernels it launched; None where there is no device
-    )
+    # time of the device kernels that it launched, or None without a device
+    self_device_s: float | None = None
 
 
 class GroupTime(Record):
-    """What a group takes of one step, on average. All groups add up to a step."""
+    """The mean time of a group per step. The times of all groups add up to a step."""
 
     group: ProfileGroup
     step_s: float
@@ -53,7 +54,7 @@ class GroupTime(Record):
 
 
 class StepTimes(Record):
-    """Seconds of each step (each batch, in prefill), measured outside the profiler by the client."""
+    """The seconds of each step (of each batch, in prefill), measured without the profiler."""
 
     seconds: tuple[float, ...]
 
@@ -63,12 +64,12 @@ class StepTimes(Record):
 
     @property
     def median_s(self) -> float:
-        """For comparing: a step that another process interrupted may take ten times as long as the others."""
+        """Return the median, for comparisons: an interrupted step may take ten times as long."""
         return median(self.seconds)
 
     @property
     def spread_s(self) -> tuple[float, float] | None:
-        """The tenth and the ninetieth percentile; None where there is just one step."""
+        """Return the 10th and the 90th percentile. None if there is only one step."""
         if len(self.seconds) == 1:
             return None
         deciles = quantiles(self.seconds, n=10, method="inclusive")
@@ -76,7 +77,7 @@ class StepTimes(Record):
 
 
 class OperatorProfile(Record):
-    """One phase of one config at one shape, in one instance that ran for nothing else."""
+    """A phase of a config at one shape, in an instance that ran only for the profile."""
 
     format: int = PROFILE_FORMAT
     id: str
@@ -85,10 +86,9 @@ class OperatorProfile(Record):
     facts: InstanceFacts = InstanceFacts()  # of that instance, with the kernels it chose
     phase: Phase
     batch: int
-    context_tokens: (
-        int  # prefill: length of each prompt; decode: of each sequence, half way through its answer
-    )
-    steps: int  # that were profiled
+    # length of each prompt in prefill, or of each sequence halfway through its answer in decode
+    context_tokens: int
+    steps: int  # number of profiled steps
     profiled: StepTimes
     unprofiled: StepTimes  # the same work in the same instance with the profiler off
     operators: tuple[Operator, ...]  # the longest self time first
@@ -97,25 +97,28 @@ class OperatorProfile(Record):
 
     @property
     def groups_s(self) -> float:
-        """The sum of what makes a step: to be held against `profiled.mean_s`."""
+        """Return the sum of all groups per step, to compare with `profiled.mean_s`."""
         return sum(group.step_s for group in self.groups)
 
     @property
     def overhead(self) -> float:
-        """What the profiler itself costs: the median of profiled steps over that of unprofiled ones, minus 1."""
+        """Return the cost of the profiler: median profiled step / median unprofiled step − 1."""
         return self.profiled.median_s / self.unprofiled.median_s - 1.0
 
     @property
     def overhead_is_clear(self) -> bool:
-        """Whether that is more than the unprofiled steps vary among themselves."""
+        """Return True if the overhead exceeds the variation of the unprofiled steps."""
         spread = self.unprofiled.spread_s
         return spread is not None and not spread[0] <= self.profiled.median_s <= spread[1]
 
     @property
     def agreement(self) -> float:
-        """How far the sum of the groups is from the step time that the client measured, relative to it."""
+        """Return the sum of the groups relative to the step time of the client, minus 1."""
         return self.groups_s / self.profiled.mean_s - 1.0
 
     def group_s(self, group: ProfileGroup) -> float | None:
-        """Seconds per step; None where the profile has no such row."""
-        return next((row.step_s for row in self.groups if row.group is group), None)
+        """Return the seconds per step of a group. None if the profile has no such row."""
+        for row in self.groups:
+            if row.group is group:
+                return row.step_s
+        return None

@@ -1,4 +1,4 @@
-"""What quality measurements leave on disk: one line per config, and one row per scored token beside it."""
+"""Records of quality measurements: one line per config, and one row per scored token."""
 
 from enum import StrEnum
 
@@ -32,57 +32,59 @@ SCORE_COLUMNS = (
 
 
 class Condition(StrEnum):
-    """How windows were asked for: the difference between two is an engine's own noise."""
+    """A condition of scoring. A difference between two conditions is an engine's own noise."""
 
-    ALONE = "alone"  # one request at a time: what all figures but the noise floor are from
-    TOGETHER = "together"  # several at once: only in records of earlier versions
-    RESTARTED = (
-        "restarted"  # one at a time in another start of the same config: some of the windows
-    )
+    ALONE = "alone"  # one request at a time, for all metrics except the noise floor
+    TOGETHER = "together"  # several at once, only in records of earlier versions
+    # one at a time in another start of the same config: some of the windows
+    RESTARTED = "restarted"
 
 
 class CorpusFacts(Record):
-    """Which text was scored: the same facts mean the same token windows."""
+    """The facts about the scored text. Equal facts mean equal token windows."""
 
     description: str
     text_hash: str
     windows_hash: str  # over the token ids of all windows
     windows: int
     window_tokens: int
-    room: int  # windows of that length that the text has, spread alike over its parts
+    room: int  # windows of that length that fit into the text, equally many in each part
 
 
 class Prompt(Record):
-    text: str  # what a person would ask
-    tokens: tuple[int, ...]  # in the model's chat template where it has one
+    """A fixed prompt."""
+
+    text: str  # the question as a person would ask it
+    tokens: tuple[int, ...]  # in the model's chat template if it has one
 
 
 class TurnPrompt(Record):
-    """What is asked in one turn: so many tokens of the turn before, then these. Most of a conversation is kept."""
+    """The prompt of a turn: the first `kept` tokens of the previous prompt, then `tokens`."""
 
     kept: int
     tokens: tuple[int, ...]
 
 
 class Script(Record):
-    """A scripted conversation as token ids, in the model's chat template where it has one."""
+    """A scripted conversation as token ids, in the model's chat template if it has one."""
 
     name: str
-    task: str  # which JSON or which tools its answers are to be
+    task: str  # decides the JSON or the tool calls that its answers should be
     turns: tuple[TurnPrompt, ...]
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
-        """The whole prompt of each turn."""
-        found: list[tuple[int, ...]] = []
+        """Return the whole prompt of each turn."""
+        prompts: list[tuple[int, ...]] = []
+        previous: tuple[int, ...] = ()
         for turn in self.turns:
-            before = found[-1] if found else ()
-            found.append((*before[: turn.kept], *turn.tokens))
-        return tuple(found)
+            previous = (*previous[: turn.kept], *turn.tokens)
+            prompts.append(previous)
+        return tuple(prompts)
 
 
 class TaskQuestion(Record):
-    """A question for a needle, in the model's chat template where it has one."""
+    """A question about a needle, in the model's chat template if it has one."""
 
     task: str
     name: str  # with a checksum of its tokens
@@ -93,7 +95,10 @@ class TaskQuestion(Record):
 
 
 class QualityMaterial(Record):
-    """What every variant of a model is asked, as token ids. Kept in the study's folder, so that all get the same."""
+    """The requests to every variant of a model, as token ids.
+
+    The study folder stores them, so that all variants get the same.
+    """
 
     format: int = QUALITY_FORMAT
     facts: CorpusFacts
@@ -101,16 +106,19 @@ class QualityMaterial(Record):
     prompts: tuple[Prompt, ...]
     scripts: tuple[Script, ...] = ()
     questions: tuple[TaskQuestion, ...] = ()
-    end_tokens: tuple[int, ...]  # special ones: an answer ends before the first
+    end_tokens: tuple[int, ...]  # special tokens. An answer ends before the first of them.
 
     @property
     def short_windows(self) -> tuple[tuple[int, ...], ...]:
-        """Those of `window_tokens`, which come first: all figures but those by position are from them."""
+        """Return the windows of `window_tokens`, which come first.
+
+        All metrics except those by position use them.
+        """
         return self.windows[: self.facts.windows]
 
 
 class Answer(Record):
-    """A greedy answer to one fixed prompt, cut before the first token that ends a text."""
+    """A greedy answer to a fixed prompt, cut before the first token that ends a text."""
 
     prompt: str
     text: str
@@ -121,11 +129,11 @@ class TurnAnswer(Record):
     """A greedy answer of one line in a scripted conversation."""
 
     text: str
-    fault: str | None = None  # why it is no valid JSON or tool call
+    fault: str | None = None  # why it is not valid JSON or not a valid tool call
 
 
 class ConversationRecord(Record):
-    """A scripted conversation, asked until the first answer with a fault."""
+    """A scripted conversation, continued until the first answer with a fault."""
 
     name: str
     task: str
@@ -134,28 +142,28 @@ class ConversationRecord(Record):
 
     @property
     def broke_at(self) -> int | None:
-        """The turn with the first fault, counted from 1; None where there was none to the end."""
-        return next(
-            (turn for turn, answer in enumerate(self.answers, start=1) if answer.fault is not None),
-            None,
-        )
+        """Return the turn with the first fault, counted from 1. None if there is no fault."""
+        for turn, answer in enumerate(self.answers, start=1):
+            if answer.fault is not None:
+                return turn
+        return None
 
 
 class TaskAnswer(Record):
-    """What was answered to one question of a task, so that variants can be compared question by question."""
+    """An answer to one question of a task, to compare variants question by question."""
 
     task: str
     metric: str = "right"  # of lm-eval with its filter: "exact_match,strict-match"
     question: str
     is_right: bool
-    is_cut: bool | None = None  # it ended at the length limit; None: not known
+    is_cut: bool | None = None  # True if it ended at the length limit, None if unknown
     text: str
-    length: int | None = None  # of a needle's window, in tokens, and how deep it lies in percent
+    length: int | None = None  # of a needle's window in tokens
     depth: int | None = None
 
 
 class TaskResult(Record):
-    """One metric of one task, as lm-eval gives it."""
+    """A metric of a task, as lm-eval reports it."""
 
     task: str
     metric: str  # with its filter: "acc,none"
@@ -171,7 +179,7 @@ class TaskFailure(Record):
 
 
 class QualityRecord(Record):
-    """One attempt to measure the quality of a config; its rows are there where the outcome is ok."""
+    """An attempt to measure the quality of a config. Its rows exist if the outcome is ok."""
 
     format: int = QUALITY_FORMAT
     id: str
@@ -192,4 +200,4 @@ class QualityRecord(Record):
     tasks: tuple[TaskResult, ...] = ()
     task_answers: tuple[TaskAnswer, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
-    versions: dict[str, str] = Field(default_factory=dict)  # of lm-eval, where it ran
+    versions: dict[str, str] = Field(default_factory=dict)  # of lm-eval, if it ran

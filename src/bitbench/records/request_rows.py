@@ -1,4 +1,4 @@
-"""The request rows of one trial as arrays, and how they travel until a study keeps them."""
+"""The request rows of one trial as arrays, and as Parquet on their way to the study folder."""
 
 import io
 from dataclasses import dataclass
@@ -14,18 +14,20 @@ import pyarrow.parquet as pq
 
 Floats = npt.NDArray[np.float64]
 
-UNKNOWN_SHARE = 0.01  # of the answers of a trial that may lack a time per token
+UNKNOWN_SHARE = 0.01  # the share of a trial's answers that may lack a time per token
 
 
 class RequestRows:
-    """Columns are read when they are asked for, so that a table may lack unused ones. Seconds; what is not
-    defined is NaN."""
+    """The request rows of a trial. Times are in seconds, and NaN if undefined.
+
+    A column is read on first use, so a table may lack unused columns.
+    """
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
 
     def complete(self) -> "RequestRows":
-        """The requests that were answered as a whole: only these enter a figure."""
+        """Return only the requests with a complete answer. Only they count in metrics."""
         return RequestRows(self.table.filter(pc.equal(self.table["status"], "ok")))
 
     def column(self, name: str) -> Floats:
@@ -63,24 +65,26 @@ class RequestRows:
 
     @cached_property
     def tpot(self) -> Floats:
-        """An answer of one token has no time per further token. All NaN where too many are unknown: those that remain
-        would not speak for the rest."""
-        return np.full_like(self.stated_tpot, np.nan) if self.is_tpot_unknown else self.stated_tpot
+        """Return the time per output token. It is NaN for an answer of one token.
+
+        All are NaN if too many are unknown, because the known times would not represent the rest.
+        """
+        if self.is_tpot_unknown:
+            return np.full_like(self.stated_tpot, np.nan)
+        return self.stated_tpot
 
     @cached_property
     def is_tpot_unknown(self) -> bool:
-        """Whether nothing shows when tokens came, in more answers than a p99 leaves out."""
+        """Return True if more answers lack token times than a p99 leaves out."""
         several = self.is_ok & (self.output_tokens > 1)
         unknown = int(np.isnan(self.stated_tpot[several]).sum())
         return unknown > UNKNOWN_SHARE * int(several.sum())
 
     @cached_property
     def stated_tpot(self) -> Floats:
-        """Also where too many are unknown."""
+        """Return the time per output token, even if too many are unknown."""
         timed = self.output_tokens - 1
-        if (
-            "timed_tokens" in self.table.column_names
-        ):  # rows that were written before it existed lack it
+        if "timed_tokens" in self.table.column_names:  # older rows lack it
             stated = self.column("timed_tokens")
             timed = np.where(np.isnan(stated), timed, stated)
         decoding = self.column("last_token_s") - self.column("first_token_s")
@@ -89,7 +93,7 @@ class RequestRows:
 
     @cached_property
     def itl(self) -> Floats:
-        """The gaps between neighbouring chunks of each stream, pooled: not one per request."""
+        """Return the gaps between neighboring chunks of all streams, pooled."""
         chunks = self.table["chunk_s"]
         lengths = pc.fill_null(pc.list_value_length(chunks), 0).to_numpy()
         times = np.asarray(pc.list_flatten(chunks).to_numpy(), dtype=np.float64)
@@ -98,15 +102,17 @@ class RequestRows:
         return np.diff(times)[same_stream]
 
     def time(self, name: str) -> Floats:
-        """By the name that the registry of metrics has for it."""
+        """Return a time by its name in the registry of metrics."""
         values: Floats = getattr(self, name)
         return values
 
 
 @dataclass(frozen=True)
 class RequestParts:
-    """The request rows of a trial as Parquet, one part of each load process. A part is a file where the trial is long:
-    who keeps the rows moves it."""
+    """The request rows of a trial as Parquet, one part per load process.
+
+    A part of a long trial is a file, which the study folder takes over.
+    """
 
     parts: tuple[bytes | Path, ...]
 
@@ -117,15 +123,15 @@ class RequestParts:
         return cls((sink.getvalue().to_pybytes(),))
 
     def read(self) -> pa.Table:
-        """In planned order."""
-        tables = [
-            pq.read_table(io.BytesIO(part) if isinstance(part, bytes) else part)
-            for part in self.parts
-        ]
+        """Return the rows of all parts in planned order."""
+        tables = []
+        for part in self.parts:
+            source = io.BytesIO(part) if isinstance(part, bytes) else part
+            tables.append(pq.read_table(source))
         return pa.concat_tables(tables).sort_by("request")
 
     def packed(self) -> Self:
-        """Return the same without files, for another machine; removes these."""
+        """Return the same parts without files, for another machine. The files are removed."""
         contents = []
         for part in self.parts:
             if isinstance(part, bytes):

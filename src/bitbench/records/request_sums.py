@@ -1,5 +1,7 @@
-"""The request rows of a trial, added up: all that its verdict and its metrics need. Sums of parts add up to the sums of
-the whole, so that no process has to hold all rows."""
+"""The sums of a trial's request rows, sufficient for its verdict and its metrics.
+
+Sums of parts add up to the sums of the whole, so no process has to hold all rows.
+"""
 
 import math
 from collections import Counter
@@ -17,19 +19,24 @@ from bitbench.study.base import Json
 from bitbench.study.metrics import Metric, Statistic
 from bitbench.study.objective import Objective
 
-KEPT = 262_144  # values of which percentiles are exact: 2 MB for each time
+KEPT = 262_144  # up to this many values, percentiles are exact: 2 MB for each time
 RELATIVE_ERROR = 0.01  # of a percentile of more values
-LOWEST_S, HIGHEST_S = 1e-6, 1e5  # what lies outside is counted at the edge
+# Values outside this range are counted at its edge.
+LOWEST_S = 1e-6
+HIGHEST_S = 1e5
 
-# Bin i holds (LOWEST_S × RATIO^(i-1), LOWEST_S × RATIO^i]; a value between its edges in proportion to them is within
-# RELATIVE_ERROR of all that it holds (the mapping of DDSketch, Masson et al., VLDB 2019).
+# Bin i contains (LOWEST_S × RATIO^(i-1), LOWEST_S × RATIO^i]. A value between its edges, in
+# proportion to them, is within RELATIVE_ERROR of all values in the bin (the mapping of DDSketch,
+# Masson et al., VLDB 2019).
 _RATIO = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
 _BINS = math.ceil(math.log(HIGHEST_S / LOWEST_S) / math.log(_RATIO)) + 1
 
 
 class TimeSketch:
-    """Times of one kind. Their number and mean are exact, percentiles up to `kept` values, then within
-    RELATIVE_ERROR."""
+    """A summary of times of one kind, with exact count and mean.
+
+    Percentiles are exact for up to `kept` values, and within RELATIVE_ERROR for more.
+    """
 
     def __init__(self, kept: int = KEPT) -> None:
         self.count = 0
@@ -43,11 +50,11 @@ class TimeSketch:
         return self._counts is None
 
     def add(self, seconds: Floats) -> None:
-        """NaN is left out."""
-        known = seconds[~np.isnan(seconds)]
-        self.count += known.size
-        self._total_s += float(known.sum())
-        self._values.append(known)
+        """Add times. NaN is left out."""
+        defined = seconds[~np.isnan(seconds)]
+        self.count += defined.size
+        self._total_s += float(defined.sum())
+        self._values.append(defined)
         self._count_values()
 
     def merge(self, other: Self) -> None:
@@ -55,23 +62,24 @@ class TimeSketch:
         self._total_s += other._total_s
         self._values += other._values
         if other._counts is not None:
-            self._counts = other._counts + (0 if self._counts is None else self._counts)
+            if self._counts is None:
+                self._counts = np.zeros(_BINS, dtype=np.int64)
+            self._counts = self._counts + other._counts
         self._count_values()
 
     def statistic(self, name: Statistic) -> float | None:
-        """None where there is no value."""
+        """Return a statistic, or None if there are no values."""
         if self.count == 0:
             return None
-        return (
-            self._total_s / self.count
-            if name == "mean"
-            else self.quantile(float(name.removeprefix("p")) / 100)
-        )
+        if name == "mean":
+            return self._total_s / self.count
+        return self.quantile(float(name.removeprefix("p")) / 100)
 
     def quantile(self, share: float) -> float | None:
-        """Return the value below which this share of all lies, or None where there is none.
+        """Return the value below which this share of all values is. None if there are no values.
 
-        Between two values in proportion, as `numpy.quantile`: where each is within the error, so is what lies between.
+        Between two values it interpolates like `numpy.quantile`. If both are within the error, the
+        result is too.
         """
         if self.count == 0:
             return None
@@ -79,31 +87,31 @@ class TimeSketch:
             return float(np.quantile(np.concatenate(self._values), share))
         reached = np.cumsum(self._counts)
         rank = share * (self.count - 1)
-        below, above = (
-            LOWEST_S
-            * 2
-            * _RATIO ** int(np.searchsorted(reached, place, side="right"))
-            / (1 + _RATIO)
-            for place in (math.floor(rank), math.ceil(rank))
-        )
+        below = _bin_value(reached, math.floor(rank))
+        above = _bin_value(reached, math.ceil(rank))
         return below + (above - below) * (rank - math.floor(rank))
 
     def _count_values(self) -> None:
-        """Give up single values where they are too many."""
+        """Replace single values by counts per bin if there are too many."""
         if self.count <= self._kept:
             return
         if self._counts is None:
             self._counts = np.zeros(_BINS, dtype=np.int64)
         for values in self._values:
-            places = np.ceil(
-                np.log(np.clip(values, LOWEST_S, HIGHEST_S) / LOWEST_S) / math.log(_RATIO)
-            )
-            self._counts += np.bincount(places.astype(np.int64), minlength=_BINS)
+            clipped = np.clip(values, LOWEST_S, HIGHEST_S)
+            bins = np.ceil(np.log(clipped / LOWEST_S) / math.log(_RATIO))
+            self._counts += np.bincount(bins.astype(np.int64), minlength=_BINS)
         self._values = []
 
 
+def _bin_value(reached: npt.NDArray[np.int64], rank: int) -> float:
+    """Return the value of the bin that contains this rank. `reached` are cumulative counts."""
+    number = int(np.searchsorted(reached, rank, side="right"))
+    return LOWEST_S * 2 * _RATIO**number / (1 + _RATIO)
+
+
 class WrongTokens(NamedTuple):
-    """Requests whose tokens are not those that were asked for, and the first of them."""
+    """The number of requests with a wrong count of tokens, and the first of them."""
 
     requests: int
     first: int
@@ -112,16 +120,16 @@ class WrongTokens(NamedTuple):
 
 
 class _Totals(NamedTuple):
-    """Over complete requests unless the name says `sent`."""
+    """Totals over complete requests, unless the name contains `sent`."""
 
-    output_tokens: float = 0.0  # NaN where one is unknown, as the next
+    output_tokens: float = 0.0  # NaN if one is unknown, like the next
     tokens: float = 0.0  # of input and output
     answered_input_tokens: float = 0.0
     sent_input_tokens: float = 0.0
     scheduled: float = 0
     several: float = 0  # answers of more than one token
-    unknown: float = 0  # of those, without a time per token
-    good: float = 0  # met all objectives
+    unknown: float = 0  # answers of more than one token without a time per token
+    good: float = 0  # requests that met all objectives
     reasoned: float = 0
 
 
@@ -130,29 +138,27 @@ _EXTENTS = ("planned_s", "end_s", "scheduled_s", "scheduled_end_s")
 
 
 class RequestSums:
-    """`objectives`: those that single requests are held to."""
+    """The sums of request rows. `objectives` are limits for single requests."""
 
     def __init__(self, objectives: Sequence[Objective] = ()) -> None:
         self.objectives = tuple(objectives)
         self.statuses: Counter[str] = Counter()
         self.first_failure: dict[str, Json] | None = None
         self.wrong_tokens: dict[str, WrongTokens] = {}  # by kind: output, input
-        self.cached_tokens: int | None = None  # None: no answer says so
+        self.cached_tokens: int | None = None  # None if no answer reports them
         self.delay = TimeSketch()  # of sending
-        self.course: Floats = np.empty(
-            (0, 3)
-        )  # of neighbouring requests: number, sum of planned times, of latencies
+        # per group of neighboring requests: their number, sum of planned times, sum of latencies
+        self.course: Floats = np.empty((0, 3))
         self._times = {name: TimeSketch() for name in SUMMED_TIMES}
         self._totals = _Totals()
         self._least = dict.fromkeys(_EXTENTS, math.inf)
         self._most = dict.fromkeys(_EXTENTS, -math.inf)
-        self._waits: Floats = np.empty(
-            (0, 2)
-        )  # when at least one request waited for its first token
+        # spans in which at least one request waited for its first token
+        self._waits: Floats = np.empty((0, 2))
 
     @classmethod
     def of(cls, table: pa.Table, objectives: Sequence[Objective] = ()) -> Self:
-        """From request rows (records.tables)."""
+        """Sum up request rows (see `records.tables`)."""
         sums = cls(objectives)
         sums.add(table)
         return sums
@@ -175,7 +181,7 @@ class RequestSums:
 
     @property
     def is_tpot_unknown(self) -> bool:
-        """Whether nothing shows when tokens came, in more answers than a p99 leaves out."""
+        """Return True if more answers lack token times than a p99 leaves out."""
         return self._totals.unknown > UNKNOWN_SHARE * self._totals.several
 
     @property
@@ -184,7 +190,7 @@ class RequestSums:
 
     @property
     def sent_input_tokens(self) -> float:
-        """Also of requests that failed."""
+        """Return the input tokens of all requests, including those that failed."""
         return self._totals.sent_input_tokens
 
     def add(self, table: pa.Table) -> None:
@@ -224,22 +230,24 @@ class RequestSums:
         self._add_course(other.course)
 
     def statistic(self, time: str, name: Statistic) -> float | None:
-        """Of complete requests; None where the time is not defined or not known."""
-        if (time == "tpot" and self.is_tpot_unknown) or (
-            time == "first_answer" and not self._totals.reasoned
-        ):
+        """Return a statistic over complete requests. None if the time is undefined or unknown."""
+        if time == "tpot" and self.is_tpot_unknown:
+            return None
+        if time == "first_answer" and not self._totals.reasoned:
             return None
         return self._times[time].statistic(name)
 
     def metric(self, metric: Metric) -> float | None:
-        """None where it is not defined, or not made from rows alone."""
+        """Return a metric. None if it is undefined or needs more than request rows."""
         if metric.time is not None and metric.statistic is not None:
             return self.statistic(metric.time, metric.statistic)
         compute = RATES.get(metric.name)
-        return compute(self) if compute is not None and self.completed else None
+        if compute is None or not self.completed:
+            return None
+        return compute(self)
 
     def length(self, name: str) -> float:
-        """Between the first and the last of these times."""
+        """Return the seconds between the first and the last of these times."""
         return self._most[name] - self._least[name]
 
     def first(self, name: str) -> float:
@@ -251,11 +259,11 @@ class RequestSums:
 
     @property
     def good_share(self) -> float | None:
-        """Share of the requests that met the objectives themselves; None without objectives or without an answer, and
-        where a time that was promised is unknown.
+        """Return the share of requests that met the objectives themselves.
 
-        A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
-        counts (half of all requests may exceed a p50).
+        None without objectives, without an answer, or if a promised time is unknown. A request
+        meets a percentile or a mean if it is within its limit. Of several limits on one metric
+        the loosest counts, because half of all requests may exceed a p50.
         """
         promised = {objective.metric for objective in self.objectives}
         if not promised or not self.completed or ("tpot" in promised and self.is_tpot_unknown):
@@ -266,15 +274,15 @@ class RequestSums:
         return _rate(total, self.makespan_s)
 
     def per_wait(self) -> float | None:
-        """Input tokens per second in which a request waited for its first token."""
+        """Return input tokens per second in which a request waited for its first token."""
         waited_s = float((self._waits[:, 1] - self._waits[:, 0]).sum())
         return _rate(self._totals.answered_input_tokens, waited_s)
 
     def rate_of(self, event: str) -> float | None:
-        """Of requests on a schedule; None where all were due at once, which is a batch or a closed loop.
+        """Return the rate of scheduled requests between the first and the last event.
 
-        Counted between the first and the last event: with the makespan, which also holds the last answer, a server
-        that keeps up would seem to fall behind in a short trial.
+        None if all were due at once, as in a batch or a closed loop. The makespan would include
+        the last answer, so a server that keeps up would seem to fall behind in a short trial.
         """
         if not self._totals.scheduled or not self.length("scheduled_s"):
             return None
@@ -287,32 +295,30 @@ class RequestSums:
             self._keep_first_failure(failed.slice(first, 1).to_pylist()[0])
 
     def _keep_first_failure(self, row: dict[str, Json] | None) -> None:
-        if row is not None and (
-            self.first_failure is None or row["end_s"] < self.first_failure["end_s"]
-        ):
+        if row is None:
+            return
+        if self.first_failure is None or row["end_s"] < self.first_failure["end_s"]:
             self.first_failure = row
 
     def _note_wrong_tokens(self, table: pa.Table, kind: str) -> None:
-        """Where an exact length was asked for: the tokens of a text are the server's to count."""
-        asked, counted = table[f"asked_{kind}_tokens"], table[f"{kind}_tokens"]
-        differs = pc.fill_null(pc.not_equal(asked, counted), True)
-        wrong = table.filter(
-            pc.and_(pc.is_valid(asked), pc.and_(differs, pc.equal(table["status"], "ok")))
-        )
-        if wrong.num_rows:
-            first = wrong.select(
-                ["request", asked_name := f"asked_{kind}_tokens", f"{kind}_tokens"]
-            ).slice(0, 1)
-            (row,) = first.to_pylist()
-            self._keep_wrong_tokens(
-                kind,
-                WrongTokens(wrong.num_rows, row["request"], row[asked_name], row[f"{kind}_tokens"]),
-            )
+        """Compare token counts if an exact length was requested. For text the server counts."""
+        requested_name = f"asked_{kind}_tokens"
+        counted_name = f"{kind}_tokens"
+        requested = table[requested_name]
+        differs = pc.fill_null(pc.not_equal(requested, table[counted_name]), True)
+        is_ok = pc.equal(table["status"], "ok")
+        wrong = table.filter(pc.and_(pc.is_valid(requested), pc.and_(differs, is_ok)))
+        if not wrong.num_rows:
+            return
+        names = ["request", requested_name, counted_name]
+        (row,) = wrong.select(names).slice(0, 1).to_pylist()
+        numbers = [row[name] for name in names]
+        self._keep_wrong_tokens(kind, WrongTokens(wrong.num_rows, *numbers))
 
     def _keep_wrong_tokens(self, kind: str, wrong: WrongTokens) -> None:
-        known = self.wrong_tokens.get(kind, wrong._replace(requests=0))
-        first = min(known, wrong, key=attrgetter("first"))
-        self.wrong_tokens[kind] = first._replace(requests=known.requests + wrong.requests)
+        earlier = self.wrong_tokens.get(kind, wrong._replace(requests=0))
+        first = min(earlier, wrong, key=attrgetter("first"))
+        self.wrong_tokens[kind] = first._replace(requests=earlier.requests + wrong.requests)
 
     def _add_cached(self, tokens: int | None) -> None:
         if tokens is not None:
@@ -325,12 +331,12 @@ class RequestSums:
         scheduled = rows.column("scheduled_s")
         is_scheduled = ~np.isnan(scheduled)
         values = (rows.planned, rows.end, scheduled[is_scheduled], rows.end[is_scheduled])
-        for name, found in zip(_EXTENTS, values, strict=True):
-            self._least[name] = min(self._least[name], found.min(initial=math.inf))
-            self._most[name] = max(self._most[name], found.max(initial=-math.inf))
+        for name, times in zip(_EXTENTS, values, strict=True):
+            self._least[name] = min(self._least[name], times.min(initial=math.inf))
+            self._most[name] = max(self._most[name], times.max(initial=-math.inf))
 
     def _add_course(self, course: Floats) -> None:
-        """In planned order; too many requests become sums of two neighbours."""
+        """Add requests in planned order. Beyond KEPT, neighbors are joined in pairs."""
         joined = np.concatenate([self.course, course])
         while len(joined) > KEPT:
             order = np.argsort(joined[:, 1] / joined[:, 0])
@@ -342,19 +348,23 @@ _OF_A_FAILURE = ["request", "end_s", "status", "http_status", "error"]
 
 
 def _values(rows: RequestRows, time: str) -> Floats:
-    return rows.stated_tpot if time == "tpot" else rows.time(time)
+    if time == "tpot":
+        return rows.stated_tpot
+    return rows.time(time)
 
 
 def _totals_of(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
-    inputs, outputs = rows.column("input_tokens"), rows.output_tokens
+    inputs = rows.column("input_tokens")
+    outputs = rows.output_tokens
     several = outputs > 1
     good = np.ones(outputs.size, dtype=np.bool_)
-    for metric in {objective.metric for objective in objectives}:
-        loosest = max(objective.limit for objective in objectives if objective.metric == metric)
+    loosest: dict[str, float] = {}
+    for objective in objectives:
+        loosest[objective.metric] = max(objective.limit, loosest.get(objective.metric, 0.0))
+    for metric, limit in loosest.items():
         with np.errstate(invalid="ignore"):
-            good &= ~(
-                _values(rows, metric) > loosest
-            )  # one token has no time per further token: nothing to miss
+            # NaN passes: an answer of one token has no time per further token that could be late.
+            good &= ~(_values(rows, metric) > limit)
     return _Totals(
         output_tokens=float(outputs.sum()),
         tokens=float((inputs + outputs).sum()),
@@ -368,7 +378,7 @@ def _totals_of(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
 
 
 def _unite(spans: Floats) -> Floats:
-    """Return the spans of time that these together cover, in order and apart."""
+    """Return the spans of time that these spans cover together, in order and without overlap."""
     if not len(spans):
         return spans
     spans = spans[np.argsort(spans[:, 0])]
@@ -379,7 +389,7 @@ def _unite(spans: Floats) -> Floats:
 
 
 def _rate(total: float, seconds: float) -> float | None:
-    """Per second; None where a count is unknown or no time passed."""
+    """Return a rate per second. None if a count is unknown or no time passed."""
     if np.isnan(total) or total == 0 or not seconds > 0:
         return None
     return total / seconds

@@ -1,4 +1,4 @@
-"""What a machine can do at most, as measured on it, and how fast a step could be under that roof."""
+"""The measured roofline of a machine, and the fastest possible steps under it."""
 
 from enum import StrEnum
 
@@ -13,12 +13,17 @@ ROOF_FORMAT = 1
 
 
 class Bound(StrEnum):
+    """A limit of a step."""
+
     MEMORY = "memory"
     ARITHMETIC = "arithmetic"
 
 
 class Readings(Record):
-    """The same thing several times, per second. The roof is the best: it is what is not exceeded."""
+    """Repeated measurements of one rate, per second.
+
+    The roofline is the best of them, since it is never exceeded.
+    """
 
     values: tuple[float, ...]
 
@@ -28,11 +33,13 @@ class Readings(Record):
 
     @property
     def spread(self) -> float:
-        """How far the middle of the readings lies below the best, as a share of it."""
+        """Return the distance of the median from the best measurement, relative to the best."""
         return 1 - sorted(self.values)[len(self.values) // 2] / self.best
 
 
 class MachineRoof(Record):
+    """The measured roofline of a machine."""
+
     format: int = ROOF_FORMAT
     measured_at: str  # wall clock, ISO 8601 in UTC
     cpu_model: str | None
@@ -40,17 +47,17 @@ class MachineRoof(Record):
     torch: str
     read_bytes_per_s: Readings
     flops_per_s: Readings  # bfloat16
-    float32_flops_per_s: Readings  # what a processor without bf16 instructions is better at
-    int8_ops_per_s: Readings | None = None  # None where torch has no such product here
+    float32_flops_per_s: Readings  # faster on a processor without bf16 instructions
+    int8_ops_per_s: Readings | None = None  # None if torch lacks such a product here
 
     @property
     def float_flops_per_s(self) -> float:
-        """In whichever of the two types is quicker here."""
+        """Return the rate of the faster of the two float types."""
         return max(self.flops_per_s.best, self.float32_flops_per_s.best)
 
 
 class Attainable(Record):
-    """The least time that a step can take, and what bounds it."""
+    """The shortest possible time of a step, and its limit."""
 
     seconds: float
     memory_s: float
@@ -58,13 +65,20 @@ class Attainable(Record):
 
     @property
     def bound(self) -> Bound:
-        return Bound.MEMORY if self.memory_s >= self.arithmetic_s else Bound.ARITHMETIC
+        if self.memory_s >= self.arithmetic_s:
+            return Bound.MEMORY
+        return Bound.ARITHMETIC
 
 
 def attainable_under_roof(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainable:
-    """Reading and computing at the same time. `in_int8`: the linear layers multiply 8-bit integers."""
+    """Compute the shortest time of a step that reads and computes at the same time.
+
+    Set `in_int8` if the linear layers multiply 8-bit integers.
+    """
     peak = roof.float_flops_per_s
-    layers_peak = roof.int8_ops_per_s.best if in_int8 and roof.int8_ops_per_s else peak
+    layers_peak = peak
+    if in_int8 and roof.int8_ops_per_s:
+        layers_peak = roof.int8_ops_per_s.best
     memory_s = cost.size_bytes / roof.read_bytes_per_s.best
     arithmetic_s = cost.matmul_flops / layers_peak + cost.attention_flops / peak
     return Attainable(
@@ -73,7 +87,7 @@ def attainable_under_roof(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -
 
 
 class PointRoof(Record):
-    """One phase of one point: what a step asks for, how fast it could be here, and how long it takes."""
+    """A phase of a point: the cost, the shortest possible time and the actual time of a step."""
 
     point: Point
     phase: Phase

@@ -1,9 +1,10 @@
-"""Records as they lie on disk: what is damaged is named by file and line, with what to do about it."""
+"""The strict reader of records on disk. Its errors name the file, the line, the damage and the
+remedy.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,35 +39,42 @@ _ARROW_TYPES = {
 
 
 def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
-    """Return every record of a file, in its order; none where the file does not exist. An id occurs once."""
+    """Return every record of a file in its order, or none if the file is missing.
+
+    Raise StoreError for a damaged line or a repeated id.
+    """
     advice = "remove that line to continue without it"
-    found: dict[str, Line] = {}
+    records: dict[str, Line] = {}
     for number, raw in _complete_lines(path):
         where = f"{path.name}:{number} in {path.parent}"
         record = parse_record(raw, kind, newest, where, advice)
-        if record.id in found:
+        if record.id in records:
             cause = f"the id {printable(record.id)} occurs twice"
             raise StoreError(f"{where} is damaged and cannot be read: {cause}; {advice}")
-        found[record.id] = record
-    return list(found.values())
+        records[record.id] = record
+    return list(records.values())
 
 
 def parse_next_record_number(ids: Iterable[str]) -> int:
-    """The number after the highest of `t00001`, `t00002`, …: also where a line between them was removed."""
-    return 1 + max(
-        (int(number[1:]) for number in ids if number[1:].isascii() and number[1:].isdigit()),
-        default=0,
-    )
+    """Return the number after the highest of `t00001`, `t00002`, …, even if some are missing."""
+    highest = 0
+    for record_id in ids:
+        digits = record_id[1:]
+        if digits.isascii() and digits.isdigit():
+            highest = max(highest, int(digits))
+    return highest + 1
 
 
 def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield lines with their numbers. One that does not end is still being written, or was torn by a kill: it is no
-    record."""
+    """Yield complete lines with their numbers.
+
+    A line without an end is still being written, or its process was killed, so it is skipped.
+    """
     try:
         with open_to_read(path) as file:
-            for number, line in enumerate(
-                iter(lambda: file.readline(LARGEST_RECORD_BYTES + 1), b""), start=1
-            ):
+            number = 0
+            while line := file.readline(LARGEST_RECORD_BYTES + 1):
+                number += 1
                 if line.endswith(b"\n") or len(line) > LARGEST_RECORD_BYTES:
                     yield number, line
     except FileNotFoundError:
@@ -76,7 +84,7 @@ def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
-    """A file that is one record. `advice`: what to do where it is damaged."""
+    """Read a file that is one record. `advice` says how to handle a damaged file."""
     try:
         with open_to_read(path) as file:
             raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_RECORD_BYTES) + 1)
@@ -88,48 +96,48 @@ def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
 def read_rows_strictly(
     path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str
 ) -> pa.Table:
-    """Rows of a record; only the columns of these names where some are given. `whose`: `trial
-    t00001`."""
+    """Read the rows of a record, all columns or only `names`. `whose` is like `trial t00001`.
+
+    Raise RowsNotKeptError if the file is missing, and StoreError if it is damaged.
+    """
     schema = strict_reader_schema(kinds)
-    wanted = schema.names if names is None else list(names)
+    if names is None:
+        names = schema.names
+    later = {kind.name for kind in kinds if kind.is_later}
     try:
         with open_to_read(path) as file:
-            kept = pq.ParquetFile(file)
-            later = [
-                kind.name
-                for kind in kinds
-                if kind.is_later and kind.name not in kept.schema_arrow.names
-            ]
-            table = kept.read(columns=[name for name in wanted if name not in later])
-            for name in later:
-                table = table.append_column(
-                    schema.field(name), pa.nulls(table.num_rows, schema.field(name).type)
-                )
-            return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
+            parquet = pq.ParquetFile(file)
+            missing = later.difference(parquet.schema_arrow.names)
+            table = parquet.read(columns=[name for name in names if name not in missing])
+            for name in missing:
+                column = schema.field(name)
+                table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+            fields = [schema.field(name) for name in names]
+            return table.select(list(names)).cast(pa.schema(fields))
     except FileNotFoundError:
         raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise StoreError(
-            f"{path} is damaged and cannot be read: {_first_line(error)}; remove it to continue without the rows of "
-            f"{whose}"
+            f"{path} is damaged and cannot be read: {_first_line(error)}; remove it to continue "
+            f"without the rows of {whose}"
         ) from error
 
 
 def strict_reader_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
-    return pa.schema(
-        [
-            (column.name, _ARROW_TYPES.get(column.arrow_type, column.arrow_type))
-            for column in columns
-        ]
-    )
+    """Return the Arrow schema of these columns."""
+    fields = []
+    for column in columns:
+        arrow_type = _ARROW_TYPES.get(column.arrow_type, column.arrow_type)
+        fields.append((column.name, arrow_type))
+    return pa.schema(fields)
 
 
 class NewerFormatError(ValueError):
-    """A record of a bitbench that came after this one."""
+    """A record of a newer bitbench."""
 
 
 def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
-    """Raises StoreError with the place, what is wrong there, and what to do."""
+    """Parse a record. Raise StoreError with its position, the damage and the remedy."""
     try:
         return _checked_record(raw, kind, newest)
     except NewerFormatError as error:
@@ -143,7 +151,7 @@ def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str
 
 
 def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
-    """A record from disk; raises ValueError, of which `_cause_of_damage` makes words."""
+    """Parse and check a record. Raise ValueError, which `_cause_of_damage` puts into words."""
     if len(raw) > LARGEST_RECORD_BYTES:
         raise ValueError(f"it has more than {show_bytes(LARGEST_RECORD_BYTES)}")
     content = from_json(raw, allow_inf_nan=False)
@@ -155,19 +163,19 @@ def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
     if version > newest:
         raise NewerFormatError(f"record format {version}, this one knows {newest}")
     record = kind.model_validate(content, context=RECORDED)
-    if (
-        started_at := getattr(record, "started_at", None)
-    ) is not None:  # durations of a study are counted from it
-        datetime.fromisoformat(started_at)
+    started_at = getattr(record, "started_at", None)
+    if started_at is not None:
+        datetime.fromisoformat(started_at)  # durations of a study are counted from it
     return record
 
 
 def refuse_reading_mixed_machines(lock: Lock, folder: Path) -> None:
-    """Figures of machines that differ would be averaged as if they were one's."""
+    """Raise NotComparableError if machines differ in class, since results would mix them."""
     for name, facts in lock.hosts.items():
         if differing := lock.host.differences(facts):
             raise NotComparableError(
-                f"{folder} has records of machines of different classes: {name} differs in {', '.join(differing)}; "
+                f"{folder} has records of machines of different classes: {name} differs in "
+                f"{', '.join(differing)}; "
                 "run the study on machines of one class, into another folder"
             )
 
@@ -175,22 +183,20 @@ def refuse_reading_mixed_machines(lock: Lock, folder: Path) -> None:
 def refuse_reading_unplanned_points(
     plan: Plan, trials: Iterable[TrialRecord], folder: Path
 ) -> None:
-    """Raises StoreError for a point whose engine, variant or workload is nowhere in the plan."""
+    """Raise StoreError for a point whose engine, variant or workload is not in the plan."""
     engines = {setup.name for setup in plan.study.engines}
     variants = {variant.name for variant in plan.variants}
     workloads = {workload.name for workload in plan.study.workloads}
-    planned = (
-        ("lock.json", point)
-        for point in (*plan.points, *(refusal.point for refusal in plan.refusals))
-    )
-    recorded = ((f"trials.jsonl, trial {trial.id},", trial.point) for trial in trials)
-    for place, point in chain(planned, recorded):
+    points = [("lock.json", point) for point in plan.points]
+    points += [("lock.json", refusal.point) for refusal in plan.refusals]
+    points += [(f"trials.jsonl, trial {trial.id},", trial.point) for trial in trials]
+    for source, point in points:
         config = point.config
         if config.engine in engines and config.variant in variants and point.workload in workloads:
             continue
         raise StoreError(
-            f"{place} in {folder} is about {point.name}, which the study in lock.json does not have; restore lock.json "
-            "or remove what does not belong to it"
+            f"{source} in {folder} is about {point.name}, which the study in lock.json does not "
+            "have; restore lock.json or remove what does not belong to it"
         )
 
 
@@ -202,7 +208,8 @@ def _cause_of_damage(error: ValueError) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    message = str(error).strip() or type(error).__name__
+    return message.splitlines()[0].rstrip(".")
 
 
 def _unreadable(path: Path, error: OSError) -> StoreError:

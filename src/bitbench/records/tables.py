@@ -1,8 +1,9 @@
-"""The columns of requests/*.parquet and the tables of a study: what each column means, and where its value stands in
-the records.
+"""The columns of requests/*.parquet and the tables of a study: their meaning, and the path of
+each value in the records.
 
-Times are seconds on one monotonic clock, counted from the trial's start (its wall clock is `started_at` of the trial
-record). What did not happen is null: a request without a token has no `first_token_s`.
+Times are in seconds on one monotonic clock, counted from the start of the trial (`started_at` of
+the trial record is its wall clock). A value is null if its event did not happen. For example, a
+request without a token has no `first_token_s`.
 """
 
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from bitbench.study.metrics import find_metric
 
 
 class RequestColumn(NamedTuple):
+    """A column of request rows."""
+
     name: str
     arrow_type: str
     meaning: str
-    is_later: bool = False  # rows that were written before it existed lack it: it is null there
+    is_later: bool = False  # True if older rows lack it. It is null there.
 
 
 REQUEST_COLUMNS = (
@@ -60,14 +63,15 @@ REQUEST_COLUMNS = (
     RequestColumn(
         "timed_tokens",
         "int32",
-        "output tokens after the first chunk, which TPOT divides by; estimated from text where chunks are fewer than "
-        "tokens; 0: unknown; null: all but one",
+        "output tokens after the first chunk, which TPOT divides by; estimated from text where "
+        "chunks are fewer than tokens; 0: unknown; null: all but one",
         is_later=True,
     ),
     RequestColumn(
         "status",
         "string",
-        "ok, refused, http_error, rate_limited, broken, oversized, contradictory, stalled or timeout",
+        "ok, refused, http_error, rate_limited, broken, oversized, contradictory, stalled or "
+        "timeout",
     ),
     RequestColumn("http_status", "int16", "status code of the answer"),
     RequestColumn("error", "string", "what went wrong, in the server's words where it gave some"),
@@ -79,7 +83,8 @@ REQUEST_STATUSES = (
     "http_error",  # the server answered with an error
     "rate_limited",  # the server said that it has too many requests (HTTP 429)
     "broken",  # the stream ended before it was complete
-    "oversized",  # the answer was given up: more bytes, events or time to decode than `util.http.limits` allows
+    # the answer was given up: more bytes, events or time to decode than `util.http.limits` allows
+    "oversized",
     "contradictory",  # complete, but its chunks are more than the tokens that its usage counts
     "stalled",  # no byte for longer than the stall limit
     "timeout",  # longer than the request limit in all
@@ -87,12 +92,13 @@ REQUEST_STATUSES = (
 
 
 class TableColumn(NamedTuple):
+    """A column of a table of a study."""
+
     name: str
     arrow_type: str
     meaning: str
-    own_path: str | None = (
-        None  # of the value, in a record as JSON and what is joined with it; its name unless given
-    )
+    # path of the value in the joined JSON of a record. The default is the name.
+    own_path: str | None = None
 
     @property
     def path(self) -> str:
@@ -101,7 +107,7 @@ class TableColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class StudyTable:
-    """`files`: which files of a study folder it is read from."""
+    """A table of a study. `files` are the files of the study folder that it is read from."""
 
     meaning: str
     files: str
@@ -138,7 +144,8 @@ _OUTCOME = (
     TableColumn(
         "outcome",
         "string",
-        "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed, lost or invalid",
+        "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed, lost or "
+        "invalid",
     ),
     TableColumn("cause", "string", "why it is not ok"),
 )

@@ -1,9 +1,10 @@
-"""What happened: outcomes, trials and instances as they are written to disk, what a lost machine takes back of them,
-and how a trial goes while it runs.
+"""Outcomes, trials and instances as they are written to disk, the effect of a lost machine on
+them, and the progress of a running trial.
 
-A block is run by one machine, so that what is special about the machine cancels in ratios. Where a machine was lost,
-the block is repeated as a whole, and what it had before does not count: it would be of another machine. Nothing is
-rewritten for that; it follows from the instance with the outcome `lost`, which comes after those that it takes back.
+One machine runs a block, so that machine effects cancel in ratios. If the machine is lost, the
+whole block is repeated, and its earlier trials do not count, because they belong to another
+machine. No record is rewritten for that. It follows from the instance with the outcome `lost`,
+which comes after the instances that no longer count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,27 +22,28 @@ RECORD_FORMAT = 1
 
 
 class Outcome(StrEnum):
+    """The outcome of a trial, an instance or a measurement."""
+
     OK = "ok"
     OOM = "oom"  # needed more memory than there is, or than the study allows
-    UNSUPPORTED = "unsupported"  # the engine says it cannot run this
+    UNSUPPORTED = "unsupported"  # the engine cannot run this, as it says itself
     TIMEOUT = "timeout"  # not ready, or no answer, within the limit
     CRASHED = "crashed"  # the process ended, or the connection broke
     OVERLOADED = "overloaded"  # the server refused requests because it has too many
-    CLIENT_BOUND = (
-        "client_bound"  # our own client was too late: the figures would be ours, not the engine's
-    )
-    # The machine, or somebody on it, interfered: killed from outside, no disk, the clock was set.
+    # our own client was too late, so results would show the client, not the engine
+    CLIENT_BOUND = "client_bound"
+    # the machine or a user interfered: killed from outside, disk full, clock set
     DISTURBED = "disturbed"
     LOST = "lost"  # its machine went away, or its block was repeated on another one
-    INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
+    INVALID = "invalid"  # an answer that does not fit the request, such as a wrong token count
 
 
-# They say nothing about the engine: such a trial does not count, and is repeated.
+# Outcomes that say nothing about the engine. Such a trial does not count and is repeated.
 NOT_THE_ENGINES = frozenset({Outcome.CLIENT_BOUND, Outcome.DISTURBED, Outcome.LOST})
 
 
 class Failure(Record):
-    """An outcome other than ok: its cause in one sentence and the log lines that show it."""
+    """An outcome other than ok, with its cause in one sentence and the log lines that show it."""
 
     outcome: Outcome
     cause: str
@@ -49,20 +51,18 @@ class Failure(Record):
 
 
 class ObjectiveResult(Record):
-    """Whether a trial held the objectives of its study; see `analysis.objectives`."""
+    """The comparison of a trial with the study's objectives. See `analysis.objectives`."""
 
-    holds: bool | None  # None: a time that was promised is unknown
+    holds: bool | None  # None if a promised time is unknown
     why_not: str | None = None
-    excess_s: float | None = (
-        None  # by how much it missed: beyond the limit, or growth over the whole trial
-    )
-    growth: float | None = (
-        None  # seconds of latency per second of the trial; None: too few requests to tell
-    )
+    # time beyond the limit, or growth over the whole trial
+    excess_s: float | None = None
+    # seconds of latency per second of the trial, or None for too few requests
+    growth: float | None = None
 
 
 class TrialMetrics(Record):
-    """One trial in numbers; definitions in `analysis.trial`. None where a figure is not defined."""
+    """The metrics of one trial, defined in `analysis.trial`. None if a metric is undefined."""
 
     latency_s: float | None = None
     ttft_s: float | None = None
@@ -83,80 +83,78 @@ class TrialMetrics(Record):
 
 
 class WorkerHealth(Record):
-    """How well one process of our client kept up."""
+    """The health of one client process: how well it kept up."""
 
     send_lateness_p99_s: float
-    # Sent after it could be sent, on average: what waits for its stream to be free is not late.
+    # Mean delay after a request could be sent. Waiting for a free stream is not late.
     send_lateness_mean_s: float | None = None
-    # How long what had arrived waited to be noticed.
+    # Time from the arrival of data until the client noticed it.
     loop_lag_p99_s: float
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
-    clock_step_s: float = 0.0  # by how much the wall clock was set meanwhile; forward is positive
-    stolen_share: float = (
-        0.0  # of its machine's processors, that a hypervisor gave to other machines meanwhile
-    )
-    # Tokens have the time at which the kernel received them, so that noticing them late does not lengthen their times.
+    clock_step_s: float = 0.0  # change of the wall clock meanwhile, positive if set forward
+    # share of the machine's processors that a hypervisor gave to other machines meanwhile
+    stolen_share: float = 0.0
+    # True if tokens have the time at which the kernel received them. Then noticing them late does
+    # not lengthen their times.
     kernel_times: bool = False
 
 
 class LoadMachine(Record):
-    """One of several machines that sent the requests of a trial, each its own part."""
+    """A machine that sent a part of a trial's requests."""
 
     name: str
     requests: int
-    off_by_s: float  # at most: how much earlier or later than planned it sent, because of its clock
+    off_by_s: float  # largest possible deviation from planned sends, because of its clock
 
 
 class ClientHealth(WorkerHealth):
-    """How well our own client kept up; past the thresholds in `loadgen.verdict` a trial is client_bound.
+    """The health of our own client, with the values of its worst process.
 
-    Each figure is that of the worst of the client's processes.
+    Beyond the thresholds in `loadgen.verdict` a trial is client_bound.
     """
 
     workers: tuple[WorkerHealth, ...] = ()
-    nodes: tuple[LoadMachine, ...] = ()  # empty: all workers were on one machine, and had one clock
+    nodes: tuple[LoadMachine, ...] = ()  # empty if all workers were on one machine
 
 
 class Memory(Record):
-    """Memory of an instance's whole process tree: the host's, and that of its devices where there are any."""
+    """The memory of an instance's process tree on the host and on its devices."""
 
     resident_bytes: int | None = None  # proportional set size, at the end of the trial
     peak_bytes: int | None = None  # sum of each process's own high-water mark: an upper bound
     device_bytes: int | None = None  # on all devices together, at the end of the trial
-    device_peak_bytes: int | None = None  # the most that was seen since the instance started
+    device_peak_bytes: int | None = None  # the largest value seen since the instance started
 
 
 class EngineMetrics(Record):
-    """What the engine itself counted during a trial; None where it does not count that."""
+    """The counters of the engine during a trial. None if the engine does not count it."""
 
-    queue_s: float | None = None  # of a request, on average: from its arrival until it was taken up
+    queue_s: float | None = None  # mean time of a request in the queue
     waiting: float | None = None  # requests that were still in its queue when the trial had ended
-    preemptions: float | None = (
-        None  # requests that were set aside, and computed again, for lack of KV cache
-    )
+    # requests that were set aside and computed again because the KV cache was full
+    preemptions: float | None = None
     prompt_tokens: float | None = None
-    cached_tokens: float | None = None  # of prompts, that came out of a prefix cache
+    cached_tokens: float | None = None  # prompt tokens from a prefix cache
     kv_use: float | None = None  # share of the KV cache that was taken when the trial had ended
-    drafts: float | None = None  # of speculative decoding: how often tokens were proposed
+    drafts: float | None = None  # how often speculative decoding proposed tokens
     draft_tokens: float | None = None
     accepted_tokens: float | None = None
-    # The same by the engine's own names: how much a counter grew, what a gauge showed in the end.
+    # By the engine's own names: the growth of a counter, the last value of a gauge.
     raw: dict[str, float] = Field(default_factory=dict)
 
 
 class GpuUse(Record):
-    """What the GPUs that an engine sees did during a trial. None where the driver does not tell."""
+    """The activity of an engine's GPUs during a trial. None if the driver does not report it."""
 
     energy_j: float | None = None  # of all together
     sm_clock_low_mhz: int | None = None  # the lowest that was seen
     sm_clock_high_mhz: int | None = None
     memory_clock_mhz: int | None = None  # the lowest that was seen
     temperature_c: int | None = None  # the highest that was seen
-    slowed_by: tuple[str, ...] | None = (
-        None  # why clocks were lower than they could be: "power cap"
-    )
-    other_processes: int | None = None  # the most that computed there beside the engine
+    # why clocks were lower than they could be: "power cap"
+    slowed_by: tuple[str, ...] | None = None
+    other_processes: int | None = None  # the most that computed there next to the engine
 
 
 class TrialRecord(Record):
@@ -168,105 +166,108 @@ class TrialRecord(Record):
     point: Point
     block: int
     index: int  # within its block, counted over all instances that worked on that block
-    # Trials of one round of a block were run in turn, with their engines resident; None: one visit after the other.
+    # Trials of a round ran in turn with their engines resident. None: one config after the other.
     round: int | None = None
-    residents: int = 0  # other instances that lay in memory meanwhile
-    # Its place in its turn: 0 was run right after a thaw, 1 directly after that one. One trial of a turn counts: the
-    # first, or the second where `analysis.turns.settle_turns` says so.
+    residents: int = 0  # other instances that were in memory meanwhile
+    # Position in its turn: 0 ran right after a thaw, 1 directly after that trial. One trial of a
+    # turn counts: the first, or the second if `analysis.turns.settle_turns` decides so.
     turn: int = 0
     instance_id: str
-    # Wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times. None: the file it came from does not say.
+    # Wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times. None if the imported
+    # file lacks it.
     started_at: str | None
     duration_s: float | None
     outcome: Outcome
     cause: str | None = None
     log_lines: tuple[str, ...] = ()
-    metrics: TrialMetrics = (
-        TrialMetrics()
-    )  # also of a rejected trial, whose requests were all answered
-    # What the client's lateness may have moved too far (`Metric.moves_with`), although the trial counts: ttft, itl.
+    # also of a rejected trial, whose requests were all answered
+    metrics: TrialMetrics = TrialMetrics()
+    # Times that a late client may have changed too much (`Metric.moves_with`), although the trial
+    # counts: ttft, itl.
     uncertain: tuple[str, ...] = ()
     client: ClientHealth | None = None
     memory: Memory = Memory()
-    gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
-    engine_metrics: EngineMetrics | None = None  # None where the engine offers none
-    # Of its prompt tokens, what came from a prefix cache: by the engine's own counter, else by the answers' usage.
+    gpus: GpuUse | None = None  # None if the engine sees no GPU, or is not on this machine
+    engine_metrics: EngineMetrics | None = None  # None if the engine reports none
+    # Share of prompt tokens from a prefix cache, by the engine's counter or the answers' usage.
     cached_share: float | None = None
-    objectives: ObjectiveResult | None = None  # None where the study has none
+    objectives: ObjectiveResult | None = None  # None if the study has none
     requests: int = 0
     failed_requests: int = 0
     requests_file: str | None = None
-    more_request_files: tuple[str, ...] = ()  # where several load processes sent the requests
-    is_sketched: bool = False  # times were too many for exact percentiles: these are within 1 %
+    more_request_files: tuple[str, ...] = ()  # if several load processes sent the requests
+    is_sketched: bool = False  # True if percentiles are only within 1 %, because of many times
 
     @property
     def energy_j(self) -> float | None:
-        return self.gpus.energy_j if self.gpus is not None else None
+        if self.gpus is None:
+            return None
+        return self.gpus.energy_j
 
     @property
     def counts(self) -> bool:
-        """Whether it enters a figure."""
+        """Return True if the trial counts in metrics."""
         return self.kind == "measured" and self.outcome is Outcome.OK and self.turn == 0
 
     @property
     def is_rejected(self) -> bool:
-        """Whether its requests were answered and the client or the machine spoiled their times."""
-        return (
-            self.outcome in (Outcome.CLIENT_BOUND, Outcome.DISTURBED)
-            and self.metrics != TrialMetrics()
-        )
+        """Return True if requests were answered but the client or the machine spoiled the times."""
+        if self.outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED):
+            return False
+        return self.metrics != TrialMetrics()
 
 
 class KernelPath(StrEnum):
-    """How a kernel gets from the stored weights to a product."""
+    """A way from the stored weights to a product."""
 
     QUANTIZED = "quantized"  # multiplies low-bit weights with low-bit activations
     WEIGHT_ONLY = "weight_only"  # reads low-bit weights and expands them inside the product
-    DEQUANTIZED = "dequantized"  # expands them to dense ones, at load or before a product: the traffic of dense
+    # expands them to dense weights at load or before a product, so it reads as much as dense
+    DEQUANTIZED = "dequantized"
     DENSE = "dense"  # the weights are not quantized
 
 
 class KernelChoice(Record):
-    """Which kernel a kind of layers really runs on."""
+    """The kernel that a kind of layers really runs on."""
 
     kind: str  # the layers: "CompressedTensorsW8A8Int8", "linear", "attention"
     kernel: str  # "CPUInt8ScaledMMLinearKernel", "dense bfloat16"
-    layers: int | None = None  # how many; None where the engine does not say
-    path: KernelPath | None = None  # None where it is not known, or does not apply
-    source: Literal[
-        "log", "modules"
-    ]  # where it was read: what the engine said, or what its modules are
+    layers: int | None = None  # their number, or None if the engine does not report it
+    path: KernelPath | None = None  # None if it is unknown or does not apply
+    source: Literal["log", "modules"]  # read from the engine's log or from its modules
 
     @property
     def shown(self) -> str:
-        """`CompressedTensorsW8A8Int8: CPUInt8ScaledMMLinearKernel`, with the number of layers where it is known."""
-        return f"{self.kind}{f' ({self.layers})' if self.layers is not None else ''}: {self.kernel}"
+        """Return `CompressedTensorsW8A8Int8 (24): CPUInt8ScaledMMLinearKernel`.
+
+        The number of layers is left out if it is unknown.
+        """
+        if self.layers is None:
+            return f"{self.kind}: {self.kernel}"
+        return f"{self.kind} ({self.layers}): {self.kernel}"
 
 
 class InstanceFacts(Record):
-    """What an engine says about itself once it is up."""
+    """The facts that an engine reports about itself once it is ready."""
 
     engine_version: str | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     command: tuple[str, ...] = ()  # without secrets
-    kernels: tuple[str, ...] = ()  # what was really selected, in the engine's own words
-    kernel_choices: tuple[
-        KernelChoice, ...
-    ] = ()  # the same, per kind of layers; empty where it cannot be told
-    weight_bytes_loaded: int | None = None  # as they lie in memory, over all devices
-    kv_cache_bytes: int | None = None  # set aside; None where it grows with the requests
-    kv_cache_tokens: int | None = None  # of all requests together: the most that fit at once
+    kernels: tuple[str, ...] = ()  # the selected kernels, in the engine's own words
+    # the same per kind of layers, empty if it is unknown
+    kernel_choices: tuple[KernelChoice, ...] = ()
+    weight_bytes_loaded: int | None = None  # in memory, over all devices
+    kv_cache_bytes: int | None = None  # reserved, or None if it grows with the requests
+    kv_cache_tokens: int | None = None  # KV capacity: the most tokens that fit at once
     kv_bytes_per_token: int | None = None
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None
-    was_running: bool = (
-        False  # bitbench did not start it: its trials say nothing about another start
-    )
+    # bitbench did not start it: its trials say nothing about another start
+    was_running: bool = False
     notes: tuple[str, ...] = ()
-    warnings: tuple[
-        str, ...
-    ] = ()  # of the engine, about its own speed, in its words: an untuned or slower kernel
+    # warnings of the engine about its own speed, in its words: an untuned or slower kernel
+    warnings: tuple[str, ...] = ()
 
 
 class InstanceRecord(Record):
@@ -276,11 +277,10 @@ class InstanceRecord(Record):
     id: str
     config: Config
     block: int
-    host: str | None = (
-        None  # its machine, as `hosts` of the lock names it; None: imported, or a running server
-    )
+    # its machine by its name in `hosts` of the lock. None: imported, or a running server
+    host: str | None = None
     started_at: str | None
-    ready_s: float | None = None  # from start to ready; None where it never was, or was imported
+    ready_s: float | None = None  # from start to ready. None: never ready, or imported
     outcome: Outcome
     cause: str | None = None
     log_lines: tuple[str, ...] = ()
@@ -295,37 +295,32 @@ REPEATED = "Its machine was lost later in this block, which was repeated as a wh
 def mark_lost_trial_outcomes(
     trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]
 ) -> list[TrialRecord]:
-    """The trials, with the outcome `lost` where they were taken back."""
-    instances = list(instances)
-    last_lost = {
-        instance.block: place
-        for place, instance in enumerate(instances)
-        if instance.outcome is Outcome.LOST
-    }
-    if not last_lost:
-        return list(trials)
-    gone = {
-        instance.id
-        for place, instance in enumerate(instances)
-        if place < last_lost.get(instance.block, -1)
-    }
+    """Return the trials, with the outcome `lost` if a lost machine took them back."""
+    gone: set[str] = set()
+    by_block: dict[int, list[str]] = {}
+    for instance in instances:
+        earlier = by_block.setdefault(instance.block, [])
+        if instance.outcome is Outcome.LOST:
+            gone.update(earlier)
+        earlier.append(instance.id)
     taken_back = {"outcome": Outcome.LOST, "cause": REPEATED}
-    return [
-        trial.model_copy(update=taken_back)
-        if trial.outcome is Outcome.OK and trial.instance_id in gone
-        else trial
-        for trial in trials
-    ]
+    result = []
+    for trial in trials:
+        if trial.outcome is Outcome.OK and trial.instance_id in gone:
+            result.append(trial.model_copy(update=taken_back))
+        else:
+            result.append(trial)
+    return result
 
 
 class LoadProgress(Record):
-    """Sums over the client's processes, from the trial's start unless said otherwise."""
+    """The progress of a running trial: sums over the client's processes since the trial's start."""
 
     elapsed_s: float
-    requests: int  # of the trial, where all are sent
+    requests: int  # requests of the whole trial
     running: int
-    succeeded: int  # as far as is known before answers are decoded
+    succeeded: int  # as far as it is clear before answers are decoded
     failed: int
-    chunks: int  # parts of answers that came in a read of their own; most carry one token
+    chunks: int  # parts of answers that arrived in separate reads, most of them one token
     chunks_per_s: float  # since the last message
     requests_per_s: float  # that ended, since the last message

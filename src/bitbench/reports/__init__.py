@@ -1,1 +1,1 @@
-"""A summary as text, pure: every number in it comes from `analysis.results.summary`, every fact from the lock."""
+"""Summaries as text: numbers come from `analysis.results.summary`, facts from the lock."""

@@ -1,4 +1,4 @@
-"""The files of a report: a page, Markdown, and its figures where the extra `figures` draws them."""
+"""The files of a report: a page, Markdown, and figures if the extra `figures` is installed."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -10,36 +10,40 @@ from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Block, Chart, Details, Document, Figure
 from bitbench.util.files import SafeFolder
 
-REPORT = "report"  # its folder in that of the study
+REPORT = "report"  # the folder of a report, inside that of its study
 PAGE = "index.html"
 TEXT = "report.md"
 
-# Kind of figure and name of a workload, as `charts` call them: figures of an earlier report are removed by these names.
+# A kind of figure and the name of a workload, as `charts` call them. Figures of an earlier report
+# are removed by these names.
 _FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
 def make_report_files(document: Document, study_folder: Path) -> Path:
-    """Write index.html, report.md and figures/ into the study's report/, and return the path of report.md."""
+    """Write index.html, report.md and figures/ to report/, and return the path of report.md."""
     files = SafeFolder(study_folder)
     texts = report_texts(document)
     files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle()))
-    shown = frozenset(name.removeprefix(f"{FIGURES}/") for name in texts)
-    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, shown)
+    current = frozenset(name.removeprefix(f"{FIGURES}/") for name in texts)
+    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, current)
     for name, text in texts.items():
         files.write(f"{REPORT}/{name}", text)
     return study_folder / REPORT / TEXT
 
 
 def report_texts(document: Document) -> dict[str, str]:
-    """Return report.md, and its figures if the extra `figures` is installed, by their places in report/."""
+    """Return report.md, and the figures if they can be drawn, by their paths in report/."""
     can_draw = can_draw_files()
-    figures = list(report_file_figures(document)) if can_draw else []
-    texts = {f"{FIGURES}/{figure.name}.svg": figure_svg(figure) for figure in figures}
+    texts = {}
+    if can_draw:
+        for figure in report_file_figures(document):
+            texts[f"{FIGURES}/{figure.name}.svg"] = figure_svg(figure)
     texts[TEXT] = markdown(document, has_figures=can_draw)
     return texts
 
 
 def report_file_figures(document: Document) -> Iterator[Figure]:
+    """Yield every figure of a document, in order."""
     yield from _figures(document.answer)
     for section in document.sections:
         yield from _figures(section.blocks)

@@ -1,4 +1,4 @@
-"""What can be chosen on the command line; without further imports, so that --help stays quick."""
+"""The report formats of the command line. It imports little, so that --help stays quick."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from bitbench.feature import offered
 
 
 class Form(StrEnum):
-    """As `bitbench report --format` spells it."""
+    """A format, spelled as in `bitbench report --format`."""
 
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
@@ -14,5 +14,5 @@ class Form(StrEnum):
 
 
 def formats() -> list[str]:
-    """Those of the core, and those that features offer."""
-    return [*(form.value for form in Form), *offered("formats")]
+    """Return the formats of the core, followed by those of features."""
+    return [*map(str, Form), *offered("formats")]

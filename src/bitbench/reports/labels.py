@@ -1,95 +1,102 @@
-"""Names of configs that fit into a figure, a sentence or a terminal: what all share is said once, and what is alike
-is told together."""
+"""Short names of configs for charts, sentences and tables, and a way to group items."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import TypeVar
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.document.words import plain_words
+from bitbench.reports.document.model import Phrase
+from bitbench.reports.document.words import format_names, plain_words
 from bitbench.study.plan import Config
 
 MAX_LABEL = 48
-CHOSEN, FLAGGED = (
-    "★",
-    "✗",
-)  # before a name: what the answer recommends, and what lost too much quality
+CHOSEN = "★"  # before a name: recommended by the answer
+FLAGGED = "✗"  # before a name: lost too much quality
 
 
 class Labels:
-    """Short names, no two alike. What all configs share is said once, in `shared`: `Model: smollm2-135m.`"""
+    """Short and distinct names of configs.
+
+    A model or an engine that all configs share is left out of the names. `shared` names it in
+    words: `Model: smollm2-135m.` It is empty if the configs share neither.
+    """
 
     def __init__(self, configs: Iterable[Config], limit: int = MAX_LABEL) -> None:
-        known = list(dict.fromkeys(configs))
-        names = [config.name for config in known]
-        model = _same(config.variant.partition("/")[0] for config in known if "/" in config.variant)
-        engine = _same(config.engine for config in known)
-        several = len(known) > 1
-        prefix = (
-            f"{model}/"
-            if several and model and all(name.startswith(f"{model}/") for name in names)
-            else ""
-        )
-        suffix = (
-            f" @ {engine}"
-            if several and engine and all(name.endswith(f" @ {engine}") for name in names)
-            else ""
-        )
-        shorts = _distinct_labels(
-            [name.removeprefix(prefix).removesuffix(suffix) for name in names], limit
-        )
-        self._limit, self._prefix, self._suffix = limit, prefix, suffix
+        distinct = list(dict.fromkeys(configs))
+        names = [config.name for config in distinct]
+        self._limit = limit
+        self._prefix = ""
+        self._suffix = ""
         self._marks: Mapping[Config, str] = {}
-        self._of = dict(zip(known, shorts, strict=True))
-        said = [
-            f"Model: {prefix.removesuffix('/')}." if prefix else "",
-            f"Engine: {engine}." if suffix else "",
-        ]
-        self.shared = plain_words(
-            " ".join(part for part in said if part)
-        )  # in words; empty where they share nothing
+        shared = []
+        if len(names) > 1:
+            variants = [config.variant for config in distinct if "/" in config.variant]
+            model = _same(variant.partition("/")[0] for variant in variants)
+            if model and all(name.startswith(f"{model}/") for name in names):
+                self._prefix = f"{model}/"
+                shared.append(f"Model: {model}.")
+            engine = _same(config.engine for config in distinct)
+            if engine and all(name.endswith(f" @ {engine}") for name in names):
+                self._suffix = f" @ {engine}"
+                shared.append(f"Engine: {engine}.")
+        self.shared = plain_words(" ".join(shared))
+        shorts = _distinct_labels([self._strip_shared(name) for name in names], limit)
+        self._names = dict(zip(distinct, shorts, strict=True))
 
     def __getitem__(self, config: Config) -> str:
         return f"{self.mark(config)} {self.name(config)}".strip()
 
     def mark(self, config: Config) -> str:
+        """Return the ★ or ✗ of a config, or an empty text."""
         return self._marks.get(config, "")
 
     def marked(self, marks: Mapping[Config, str]) -> "Labels":
-        """The same names, with what an answer says of them."""
+        """Return the same labels with the marks that an answer gives to configs."""
         other = copy(self)
         other._marks = marks
         return other
 
     def name(self, config: Config) -> str:
-        """Without a mark."""
-        if config in self._of:
-            return self._of[config]
-        short = config.name.removeprefix(self._prefix).removesuffix(self._suffix)
-        return plain_words(config.name if short in self._of.values() else short, self._limit) or "?"
+        """Return the label without its mark."""
+        if config in self._names:
+            return self._names[config]
+        name = self._strip_shared(config.name)
+        if name in self._names.values():
+            name = config.name
+        return plain_words(name, self._limit) or "?"
+
+    def format_configs(self, configs: Iterable[Config]) -> Phrase:
+        """Return the labels of configs as one phrase: `a, b and c`."""
+        return format_names(self[config] for config in configs)
+
+    def _strip_shared(self, name: str) -> str:
+        return name.removeprefix(self._prefix).removesuffix(self._suffix)
 
     @classmethod
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
-        """Of every config that was measured; one that was only refused lacks what these share, too."""
+        """Return labels for every measured config. A refused one need not share their model."""
         timed = [point.point.config for point in summary.points]
         return cls([*timed, *(row.config for row in summary.quality)], limit)
 
 
 def _distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
-    """No longer than `limit`, and no two alike."""
-    found: list[str] = []
+    """Shorten names to `limit` characters, and number those that are then equal."""
+    labels: list[str] = []
     for name in names:
         short = plain_words(name, limit) or "?"
-        numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
-        found.append(
-            short if short not in found else next(free for free in numbered if free not in found)
-        )
-    return found
+        label = short
+        number = 1
+        while label in labels:
+            number += 1
+            label = f"{short} ({number})"
+        labels.append(label)
+    return labels
 
 
 def _same(words: Iterable[str]) -> str | None:
-    found = set(words)
-    return found.pop() if len(found) == 1 else None
+    """Return the word if all are equal, else None."""
+    distinct = set(words)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 Item = TypeVar("Item")
@@ -97,7 +104,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """By what they share, in the order in which that first appears."""
+    """Group items by their key, in the order in which the keys first appear."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

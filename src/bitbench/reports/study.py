@@ -1,4 +1,4 @@
-"""The report of a study, in order: the answer and its picture, one table, then what they rest on."""
+"""The report of a study: the answer and its charts, one table, then the details."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +22,9 @@ from bitbench.reports.document.model import (
 from bitbench.reports.document.numbers import estimated
 from bitbench.reports.document.words import (
     bullets,
+    format_names,
     joined,
     listing,
-    name_phrases,
     paragraph,
     plural,
     say,
@@ -56,104 +56,114 @@ from bitbench.reports.sections.workloads import workload_section
 from bitbench.util.units import show_bytes
 
 TRADE = (
-    "Filled markers form the Pareto front of what the caption names: no other config is at least as good in all of it "
-    "and significantly better in one. Bars are intervals (of memory, the lowest and the highest start), cut off at the "
-    "edge."
+    "Filled markers form the Pareto front of what the caption names: no other config is at least "
+    "as good in all of it and significantly better in one. Bars are intervals (of memory, the "
+    "lowest and the highest start), cut off at the edge."
 )
-
-
-def study_document(
-    summary: StudySummary,
-    lock: Lock,
-) -> Document:
-    """The answer and the charts that show it, one table, then everything else, folded. A section without data is left
-    out."""
-    was_running = bool(summary.points) and all(point.was_running for point in summary.points)
-    is_sweep = bool(sweep_points(summary, was_running=was_running))
-    openings = (
-        []
-        if is_sweep
-        else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
-    )
-    measures_speed = bool(summary.study.workloads)
-    quality = [
-        quality_section(summary),
-        *lead_parts_of_features(summary, "section", ReportPlace.QUALITY),
-    ]
-    first = [
-        *([sweep_section(summary)] if is_sweep else []),
-        *lead_parts_of_features(summary, "section", ReportPlace.ANSWER),
-        *(opening.results for opening in openings),
-        *([] if measures_speed else quality),
-    ]
-    details = [
-        *(section for opening in openings for section in opening.details()),
-        None if is_sweep else objectives_section(summary),
-        *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
-        memory_section(summary),
-        *lead_parts_of_features(summary, "section", ReportPlace.MEMORY),
-        engine_metrics_section(summary),
-        *(quality if measures_speed else []),
-        *lead_parts_of_features(summary, "section", ReportPlace.CAUSES),
-        failures_section(summary),
-        refusals_section(summary),
-        None if was_running else starts_section(summary),
-        configs_section(summary, lock),
-        attempts_section(summary),
-        host_section(lock),
-        *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
-        method_section(summary),
-    ]
-    return Document(
-        say(summary.study.name),
-        tuple(_load_answer(summary) if is_sweep else _answer(summary, lock, openings)),
-        (
-            *(section for section in first if section is not None),
-            *(replace(section, is_folded=True) for section in details if section is not None),
-        ),
-        tuple(_facts(lock, was_running=was_running)),
-    )
-
-
 _NO_RESULT = (
     " without a result, since this machine or its client was too busy; run the study again."
 )
 
 
+def study_document(summary: StudySummary, lock: Lock) -> Document:
+    """Return the report of a study: the answer with its charts and one table, then the details.
+
+    A page shows only the titles of the details. A section without data is left out.
+    """
+    was_running = bool(summary.points) and all(point.was_running for point in summary.points)
+    is_sweep = bool(sweep_points(summary, was_running=was_running))
+    openings = []
+    if not is_sweep:
+        for number, part in enumerate(summary.by_model, start=1):
+            openings.append(_Opening.of(part, number))
+    sections = list(filter(None, _iter_first_sections(summary, openings, is_sweep=is_sweep)))
+    details = _iter_detail_sections(
+        summary, lock, openings, is_sweep=is_sweep, was_running=was_running
+    )
+    for section in filter(None, details):
+        sections.append(replace(section, is_folded=True))
+    answer = _load_answer(summary) if is_sweep else _answer(summary, lock, openings)
+    facts = _facts(lock, was_running=was_running)
+    return Document(say(summary.study.name), tuple(answer), tuple(sections), tuple(facts))
+
+
+def _iter_first_sections(
+    summary: StudySummary, openings: Sequence["_Opening"], *, is_sweep: bool
+) -> Iterator[Section | None]:
+    """Yield the sections below the answer. Quality is there only if no speed was measured."""
+    if is_sweep:
+        yield sweep_section(summary)
+    yield from lead_parts_of_features(summary, "section", ReportPlace.ANSWER)
+    for opening in openings:
+        yield opening.results
+    if not summary.study.workloads:
+        yield from _iter_quality_sections(summary)
+
+
+def _iter_detail_sections(
+    summary: StudySummary,
+    lock: Lock,
+    openings: Sequence["_Opening"],
+    *,
+    is_sweep: bool,
+    was_running: bool,
+) -> Iterator[Section | None]:
+    """Yield the sections that a page folds away."""
+    for opening in openings:
+        yield from opening.details()
+    if not is_sweep:
+        yield objectives_section(summary)
+    yield from lead_parts_of_features(summary, "section", ReportPlace.SPEED)
+    yield memory_section(summary)
+    yield from lead_parts_of_features(summary, "section", ReportPlace.MEMORY)
+    yield engine_metrics_section(summary)
+    if summary.study.workloads:
+        yield from _iter_quality_sections(summary)
+    yield from lead_parts_of_features(summary, "section", ReportPlace.CAUSES)
+    yield failures_section(summary)
+    yield refusals_section(summary)
+    if not was_running:
+        yield starts_section(summary)
+    yield configs_section(summary, lock)
+    yield attempts_section(summary)
+    yield host_section(lock)
+    yield from lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS)
+    yield method_section(summary)
+
+
+def _iter_quality_sections(summary: StudySummary) -> Iterator[Section | None]:
+    yield quality_section(summary)
+    yield from lead_parts_of_features(summary, "section", ReportPlace.QUALITY)
+
+
 @dataclass(frozen=True)
 class _Opening:
-    """What is said first about one model: the answer, what it recommends, and the figures that show it."""
+    """The first part of a report about one model: its answer and the charts that show it."""
 
     summary: StudySummary
-    place: int  # of the model
+    place: int  # the number of the model
     lead: Lead | None
     labels: Labels
     figures: tuple[Figure, ...]
 
     @classmethod
-    def of(cls, summary: StudySummary, place: int) -> "_Opening":
-        found = lead(summary)
-        labels = Labels.of(summary).marked(answer_marks(summary, found))
+    def of(cls, summary: StudySummary, number: int) -> "_Opening":
+        answer = lead(summary)
+        labels = Labels.of(summary).marked(answer_marks(summary, answer))
         figures = [ratio_figure(summary, labels)]
         figures += [trade_figure(summary, ranking, labels) for ranking in summary.rankings[:1]]
-        return cls(summary, place, found, labels, tuple(figure for figure in figures if figure))
+        return cls(summary, number, answer, labels, tuple(filter(None, figures)))
 
     def headline(self) -> Iterator[Block]:
         if self.lead is not None:
             model = strong(Name(self.summary.model), ": ") if self.summary.model else ()
             yield Paragraph(say(model, self.lead.headline))
-        elif figures := [*_figures_alone(self.summary)]:
-            yield Paragraph(
-                say(
-                    strong(Name(self.labels[self.summary.configs[0].config])),
-                    ": ",
-                    listing(figures),
-                    ".",
-                )
-            )
+        elif figures := list(_figures_alone(self.summary)):
+            config = self.summary.configs[0].config
+            yield paragraph(strong(Name(self.labels[config])), ": ", listing(figures), ".")
 
     def charts(self) -> Iterator[Block]:
-        yield from self._own_names(Chart(figure) for figure in self.figures)
+        yield from self._own_names(map(Chart, self.figures))
 
     @property
     def results(self) -> Section | None:
@@ -164,7 +174,10 @@ class _Opening:
             yield replace(section, blocks=tuple(self._own_names(section.blocks)))
 
     def _own_names(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Figures of several models have the same names: those of files, and of places in a page."""
+        """Yield the blocks with distinct names of charts.
+
+        Without the number of the model, the files and anchors of several models would collide.
+        """
         for block in blocks:
             if isinstance(block, Chart) and self.summary.model:
                 yield Chart(replace(block.figure, name=f"{block.figure.name}-{self.place}"))
@@ -173,23 +186,22 @@ class _Opening:
 
 
 def _figures_alone(summary: StudySummary) -> Iterator[Phrase]:
-    """Of a config that has no other to be compared with: `35.1 [34.8, 35.4] tok/s on one`."""
+    """Yield the results of a config that is not compared: `35.1 [34.8, 35.4] tok/s on one`."""
+    if len(summary.configs) != 1:
+        return
     definition = summary.definitions[summary.primary_metric]
-    for ranking in summary.rankings if len(summary.configs) == 1 else ():
+    for ranking in summary.rankings:
         for entry in ranking.entries:
-            yield say(
-                estimated(ranked_estimate(summary, ranking, entry), definition),
-                " on ",
-                Name(ranking.workload),
-            )
+            result = estimated(ranked_estimate(summary, ranking, entry), definition)
+            yield say(result, " on ", Name(ranking.workload))
 
 
 def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> Iterator[Block]:
-    if lacking := [point.point for point in summary.lacking]:
-        workloads = listing(name_phrases(dict.fromkeys(point.workload for point in lacking)))
-        yield paragraph(
-            strong("Not complete:"), f" {plural(len(lacking), 'point')} on ", workloads, _NO_RESULT
-        )
+    """Yield the answer for each model, then what to be careful with."""
+    if lacking := summary.lacking:
+        workloads = dict.fromkeys(point.point.workload for point in lacking)
+        count = f" {plural(len(lacking), 'point')} on "
+        yield paragraph(strong("Not complete:"), count, format_names(workloads), _NO_RESULT)
     for opening in openings:
         yield from opening.headline()
         if opening is openings[0]:
@@ -199,7 +211,10 @@ def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> 
         yield paragraph(
             "Models are not compared with each other: each has ranks and a baseline of its own."
         )
-    reasons = [reason for opening in openings if opening.lead for reason in opening.lead.more]
+    reasons: list[Phrase] = []
+    for opening in openings:
+        if opening.lead:
+            reasons += opening.lead.more
     if reasons:
         yield Paragraph(joined(reasons, " "))
     yield from bullets(
@@ -216,69 +231,72 @@ def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> 
 
 
 def _load_answer(summary: StudySummary) -> Iterator[Block]:
-    """One config under load: what it carries, the curves, then what to be careful with."""
+    """Yield the answer for one config under load, its curves, then what to be careful with."""
     first, *others = sweep_answer(summary)
     yield Paragraph(first)
-    labels = Labels.of(summary)
-    yield from (Chart(figure) for figure in load_curve_figures(summary, labels))
+    yield from map(Chart, load_curve_figures(summary, Labels.of(summary)))
     yield from bullets(others)
     if summary.study.description:
         yield small_print(summary.study.description)
 
 
 def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
-    """What a reader must know before believing a figure."""
-    # Models of which only the shape is real.
-    if untrained := {
-        variant.model_name for variant in lock.plan.variants if variant.facts.random_weights
-    }:
-        yield Paragraph(
-            say(
-                strong("Random weights:"),
-                " bitbench filled ",
-                listing(name_phrases(sorted(untrained))),
-                " with random numbers, in the shape of a published model. Speed, memory and kernels are those of that "
-                "shape; nothing here says anything about quality.",
-            )
+    """Yield what a reader must know before believing a number."""
+    # Only the shape of these models is real.
+    untrained = set()
+    for variant in lock.plan.variants:
+        if variant.facts.random_weights:
+            untrained.add(variant.model_name)
+    if untrained:
+        yield paragraph(
+            strong("Random weights:"),
+            " bitbench filled ",
+            format_names(sorted(untrained)),
+            " with random numbers, in the shape of a published model. Speed, memory and kernels "
+            "are those of that shape; nothing here says anything about quality.",
         )
     if summary.imported_from:
         yield conditions_source_paragraph(summary.imported_from)
 
 
 def _speed_of(summary: StudySummary) -> Iterator[Section]:
-    """Of one model."""
+    """Yield the sections about the speed of one model."""
     labels = Labels.of(summary)
-    if load := load_curve_figures(summary, labels):
-        said = "The same shape under rising load: what is gained in throughput costs latency."
-        yield _charts(ranked_section_title("Latency against throughput", summary), said, load)
+    if figures := load_curve_figures(summary, labels):
+        text = "The same shape under rising load: what is gained in throughput costs latency."
+        yield _charts(ranked_section_title("Latency against throughput", summary), text, figures)
     yield from _trade_offs(summary, labels)
     for ranking in summary.rankings:
         yield workload_section(summary, ranking)
 
 
 def _trade_offs(summary: StudySummary, labels: Labels) -> Iterator[Section]:
-    """Of the workloads after the first, whose figure stands above."""
+    """Yield the trade-offs of all workloads but the first, whose chart is part of the answer."""
     figures = [trade_figure(summary, ranking, labels) for ranking in summary.rankings[1:]]
-    if drawn := [figure for figure in figures if figure]:
-        yield _charts(
-            ranked_section_title("Speed against quality or memory", summary), TRADE, drawn
-        )
+    if drawn := list(filter(None, figures)):
+        title = ranked_section_title("Speed against quality or memory", summary)
+        yield _charts(title, TRADE, drawn)
 
 
-def _charts(title: Phrase, said: str, figures: Sequence[Figure]) -> Section:
-    return Section(title, (paragraph(said), *(Chart(figure) for figure in figures)))
+def _charts(title: Phrase, text: str, figures: Sequence[Figure]) -> Section:
+    return Section(title, (paragraph(text), *map(Chart, figures)))
 
 
 def _facts(lock: Lock, *, was_running: bool) -> Iterator[tuple[str, str]]:
-    """On what, and when. Of a server that was running already this machine sent the requests."""
+    """Yield the machine, the day and the version.
+
+    If the server was running already, this machine only sent the requests.
+    """
     host = lock.host
-    machine = [host.cpu_model, f"{host.cores} cores" if host.cores else None]
-    machine += [show_bytes(host.memory_bytes)] if host.memory_bytes else []
-    machine += [accelerator.name for accelerator in host.accelerators]
-    known = ", ".join(fact for fact in machine if fact)
-    rows = [
-        ("Machine", f"sent from {known}" if known and was_running else known),
-        ("Measured", (lock.created_at or "")[:10]),
-        ("Version", f"bitbench {lock.bitbench}" if lock.bitbench else ""),
-    ]
-    yield from ((label, value) for label, value in rows if value)
+    cores = f"{host.cores} cores" if host.cores else ""
+    memory = show_bytes(host.memory_bytes) if host.memory_bytes else ""
+    accelerators = [accelerator.name for accelerator in host.accelerators]
+    machine = ", ".join(filter(None, [host.cpu_model, cores, memory, *accelerators]))
+    if machine and was_running:
+        machine = f"sent from {machine}"
+    if machine:
+        yield "Machine", machine
+    if lock.created_at:
+        yield "Measured", lock.created_at[:10]
+    if lock.bitbench:
+        yield "Version", f"bitbench {lock.bitbench}"

@@ -1,4 +1,4 @@
-"""From a study folder to its report: reads what it needs, and shortens this machine's paths."""
+"""The report of a study folder, made from its records without this machine's paths."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -17,48 +17,51 @@ if TYPE_CHECKING:
     from bitbench.reports.document.model import Document
 
 
-Told = TypeVar("Told")
+Content = TypeVar("Content")
 
 
 def path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
-    """A function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`; the longest folder goes first."""
-    known = sorted(
-        {str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True
-    )
-    if not known:
+    """Return a function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`."""
+    paths = {str(folder) for folder in folders if len(folder.parts) > 1}
+    if not paths:
         return str
-    pattern = re.compile(
-        rf"(?<![\w.-])(?:{'|'.join(re.escape(folder) for folder in known)})(?![\w.-])"
-    )
+    # The longest comes first, since it may be inside another.
+    longest_first = sorted(paths, key=len, reverse=True)
+    alternatives = "|".join(map(re.escape, longest_first))
+    pattern = re.compile(rf"(?<![\w.-])(?:{alternatives})(?![\w.-])")
     return lambda text: pattern.sub("…", text)
 
 
-# Where an engine's own words, or a command, stand in a summary; and what leads to them.
-_TOLD = {"kernels", "commands", "notes", "reason", "cause", "log_lines"}
+# Fields of a summary that hold an engine's own text or a command, and fields that lead to them.
+_WITH_PATHS = {"kernels", "commands", "notes", "reason", "cause", "log_lines"}
 _LEADING = {"points", "failures", "failure", "configs", "refusals"}
 
 
-def shorten_report_paths(told: Told, short: Callable[[str], str]) -> Told:
-    """A summary, or a part of one, without the paths that `short` knows."""
-    found: Any = told
-    if isinstance(told, str):
-        found = short(told)
-    elif isinstance(told, tuple):
-        found = tuple(shorten_report_paths(item, short) for item in told)
-    elif isinstance(told, BaseModel):
-        fields = (_TOLD | _LEADING) & type(told).model_fields.keys()
-        found = told.model_copy(
-            update={field: shorten_report_paths(getattr(told, field), short) for field in fields}
-        )
-    return found  # type: ignore[no-any-return]
+def shorten_report_paths(content: Content, shorten: Callable[[str], str]) -> Content:
+    """Return a summary, or a part of one, with the paths in its texts shortened."""
+    result: Any = content
+    if isinstance(content, str):
+        result = shorten(content)
+    elif isinstance(content, tuple):
+        result = tuple(shorten_report_paths(item, shorten) for item in content)
+    elif isinstance(content, BaseModel):
+        changes = {}
+        for field in (_WITH_PATHS | _LEADING) & type(content).model_fields.keys():
+            changes[field] = shorten_report_paths(getattr(content, field), shorten)
+        result = content.model_copy(update=changes)
+    return result  # type: ignore[no-any-return]
 
 
 class StudyReport:
-    """Of a study folder, from its records alone: needs neither the engines nor the model. Without the paths of this
-    machine. Each part is made when it is first asked for: the document takes a while, and not every form needs it."""
+    """A report of a study folder, made from its records alone.
+
+    It needs neither the engines nor the model, and it contains no path of this machine. Each part
+    is made on first use: the document takes a while, and not every format needs it.
+    """
 
     def __init__(self, folder: StudyFolder, home: Path) -> None:
-        self.folder, self._home = folder, home
+        self.folder = folder
+        self._home = home
 
     @cached_property
     def records(self) -> StudyRecords:
@@ -70,20 +73,19 @@ class StudyReport:
 
     @cached_property
     def document(self) -> "Document":
-        """For any of the renderers."""
-        from bitbench.reports.study import (
-            study_document,
-        )  # brings the drawing of charts: a second to import
+        """The document, for any of the renderers."""
+        # The drawing of charts takes a second to import.
+        from bitbench.reports.study import study_document
 
         return study_document(self.summary, self.records.lock)
 
     @property
     def page(self) -> Path:
-        """Where `write` puts it."""
+        """The path to which `write` writes the page."""
         return self.folder.report / "index.html"
 
     def write(self) -> Path:
-        """Write report/; the path is that of report.md, and the page and figures/ lie beside it."""
+        """Write report/ and return the path of report.md. The page and figures/ are next to it."""
         from bitbench.reports.files import make_report_files
 
         return make_report_files(self.document, self.folder.path)
@@ -93,9 +95,10 @@ class StudyReport:
 
     @cached_property
     def _short(self) -> Callable[[str], str]:
-        """For what lies in this home, in the study's folder, or in the home in which it was run."""
-        paths = [variant.path for variant in self.records.plan.variants if variant.path is not None]
-        homes = [
-            up.parent for path in paths for up in path.parents if up.name in ("models", "variants")
-        ]
-        return path_shortener([self._home, self.folder.path.resolve(), Path.home(), *homes])
+        """Shortens paths below this home, the study's folder and the home that ran the study."""
+        folders = [self._home, self.folder.path.resolve(), Path.home()]
+        for variant in self.records.plan.variants:
+            if variant.path is not None:
+                parents = variant.path.parents
+                folders += [up.parent for up in parents if up.name in ("models", "variants")]
+        return path_shortener(folders)

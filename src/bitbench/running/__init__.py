@@ -1,1 +1,1 @@
-"""Plan → records: blocks, groups, trials, and the loop over them."""
+"""Turns a plan into records: the main loop, its blocks, groups and trials."""

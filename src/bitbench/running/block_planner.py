@@ -1,6 +1,6 @@
-"""What each block of a study measures: decided once, before it begins, and written to `blocks.jsonl`.
+"""Decides what each block of a study measures, before it begins, and writes it to `blocks.jsonl`.
 
-Only the clock of a budget may change the rounds of a block that is under way; that is written down, too.
+Only the clock of a budget may change the rounds of a block under way. That is written down, too.
 """
 
 from collections import Counter
@@ -34,12 +34,12 @@ from bitbench.study.plan import Plan, Point
 OpenPoints = Callable[[int], frozenset[Point]]
 Standings = Mapping[ModelGroup, SequentialAnalysis]
 
-STOP_S = 1.0  # of one instance
-TOUCH_S = 0.3  # before each trial of configs that take turns
+STOP_S = 1.0  # to stop one instance
+TOUCH_S = 0.3  # for the request before each trial of configs that take turns
 
 
 class BlockPlanner:
-    """Decides after each block whether the study's questions need another one, of which points, and how long."""
+    """The planner of a study, which decides if another block is needed, with which points."""
 
     def __init__(
         self,
@@ -50,25 +50,28 @@ class BlockPlanner:
         at_once: int = 1,
         search: OpenPoints | None = None,
     ) -> None:
-        """`at_once`: so many blocks may run at a time, each on a machine of its own. `search`: which points go on after
-        so many blocks, where that is not for the study's own claims to say."""
+        """`at_once` blocks run at a time, each on a separate machine.
+
+        `search` returns the points that continue after a number of blocks. Without it, the claims
+        of the study decide that.
+        """
         self._plan = plan
         self._measure = plan.study.measure
         self._estimator = estimator
         self._residence = residence
         self._at_once = at_once
         self._search = search
-        self._fields = ranking_model_groups(plan)
+        self._model_groups = ranking_model_groups(plan)
         self._points = frozenset(plan.points)
         self._tasks: dict[int, BlockTask] = {}
         self._trials: list[TrialRecord] = []
         self._others: list[InstanceRecord | QualityRecord] = []
-        self._known_standings: dict[
-            int, Standings
-        ] = {}  # after so many blocks, of the records so far
+        # By number of blocks, from the records so far.
+        self._cached_standings: dict[int, Standings] = {}
 
     def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
-        self._known_standings.clear()
+        """Take a record into account for the next decisions."""
+        self._cached_standings.clear()
         if isinstance(record, TrialRecord):
             self._trials.append(record)
         else:
@@ -77,11 +80,11 @@ class BlockPlanner:
             self._estimator.add(record)
 
     def begin(self, task: BlockTask) -> None:
-        """Take note of what a block measures, or of its new number of rounds."""
+        """Register what a block measures, or its new number of rounds."""
         self._tasks[task.block] = task
 
     def decide(self, block: int) -> BlockTask | None:
-        """Return what this block measures, from the blocks before it; None: the study ends before it."""
+        """Return what this block measures, or None if the study ends before it."""
         if block >= self._measure.starts.max:
             return None
         points = self.open_points(block)
@@ -90,21 +93,23 @@ class BlockPlanner:
         return BlockTask(block, self._rounds(block, points), points)
 
     def open_points(self, block: int) -> frozenset[Point]:
-        """Return the points with an undecided question, from the blocks that are complete before this one."""
+        """Return the points with an undecided question after the blocks that `basis` counts."""
         if block < self.blocks_in_any_case:
             return self._points
         return self._undecided(self.basis(block))
 
     def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int:
-        """Return the rounds of a block with a budget, after a trial of this point.
+        """Return the number of rounds of a block after a trial of this point.
 
-        In the first block each trial makes the estimate better, which may only shorten it. After a round that all have,
-        another is not begun if it would not end in time. Where no other block fits, the rounds go on while they do.
+        It changes only under a budget. In the first block each trial improves the estimate, which
+        may only shorten the block. After a complete round, the next one is skipped if it would not
+        end in time. The last block that fits gets rounds as long as they do.
         """
         budget_s = self._measure.budget
         if budget_s is None:
             return task.rounds
-        done, rounds = progress.rounds_of(point, task.block), task.rounds
+        done = progress.rounds_of(point, task.block)
+        rounds = task.rounds
         if task.block == 0:
             rounds = min(rounds, max(done, self._rounds(0, task.points)))
         if done == 0 or not progress.is_round_complete(task.block, done):
@@ -113,39 +118,43 @@ class BlockPlanner:
         left_s = budget_s - ends_s[task.block]
         if self._design(task.points).round_s > left_s:
             return min(rounds, done)
-        if done == rounds < self._measure.trials.max and self._is_last(
-            task.block, ends_s, budget_s
-        ):
+        wants_more = done == rounds < self._measure.trials.max
+        if wants_more and self._is_last(task.block, ends_s, budget_s):
             return rounds + 1
         return rounds
 
     def basis(self, block: int) -> int:
-        """The first blocks are run in any case. Those after them are decided upon after each block; where several run
-        at once, after as many as run at once, so that no machine waits for another within them."""
+        """Return the number of complete blocks that the decision about this one uses.
+
+        The first blocks run in any case, so it is 0 for them. If several blocks run at once, one
+        decision covers all of them, so that no machine waits for another.
+        """
         first = self.blocks_in_any_case
-        return 0 if block < first else block - (block - first) % self._at_once
+        if block < first:
+            return 0
+        return block - (block - first) % self._at_once
 
     @property
     def blocks_in_any_case(self) -> int:
-        """So many blocks are run before the first decision."""
+        """The number of blocks that run before the first decision."""
         return min(max(self._measure.starts.min, 2), self._measure.starts.max)
 
     def planned(self) -> BlockPlan | None:
-        """What the budget buys, from what is known now; None without a budget, or where it buys too little."""
+        """Return the blocks that fit the budget by the current estimates.
+
+        Return None without a budget or if it is too small.
+        """
         if self._measure.budget is None:
             return None
-        return self._plan_blocks(
-            self._points, self._measure.budget, self._components(self._blocks_known())
-        )
+        last_block = max((trial.block for trial in self._trials), default=0)
+        return self._plan_blocks(self._points, self._measure.budget, self._components(last_block))
 
     def remaining_s(self) -> float:
-        """Of the budget; without one, for the least that is left."""
+        """Return the rest of the budget, or without one the least time that is left."""
         if self._measure.budget is None:
             return self._estimator.remaining_s() / self._at_once
-        return max(0.0, self._measure.budget - max(self._block_ends().values(), default=0.0))
-
-    def _blocks_known(self) -> int:
-        return max((trial.block for trial in self._trials), default=0)
+        elapsed_s = max(self._block_ends().values(), default=0.0)
+        return max(0.0, self._measure.budget - elapsed_s)
 
     def _block_ends(self) -> dict[int, float]:
         return block_ends(self._trials, self._others)
@@ -153,40 +162,41 @@ class BlockPlanner:
     def _is_last(self, block: int, ends_s: Mapping[int, float], budget_s: float) -> bool:
         if block + 1 < self.blocks_in_any_case:
             return False
-        fits = another_block_fits(
-            ends_s[block], ends_s[block] - _end_before(block, ends_s), budget_s
-        )
-        return block + 1 >= self._measure.starts.max or not fits
+        if block + 1 >= self._measure.starts.max:
+            return True
+        block_s = ends_s[block] - _end_before(block, ends_s)
+        return not another_block_fits(ends_s[block], block_s, budget_s)
 
     def _standings(self, blocks: int) -> Standings:
-        """What the records of the first blocks say of each model."""
-        if blocks not in self._known_standings:
+        """Return the analysis of each model from the records of the first blocks."""
+        if blocks not in self._cached_standings:
             trials = [trial for trial in self._trials if trial.block < blocks]
-            others = [
-                record
-                for record in self._others
-                if isinstance(record, QualityRecord) or record.block < blocks
-            ]
-            self._known_standings[blocks] = {
-                field: field.standing(trials, others) for field in self._fields
-            }
-        return self._known_standings[blocks]
+            others: list[InstanceRecord | QualityRecord] = []
+            for record in self._others:
+                if isinstance(record, QualityRecord) or record.block < blocks:
+                    others.append(record)
+            standings: dict[ModelGroup, SequentialAnalysis] = {}
+            for model_group in self._model_groups:
+                standings[model_group] = model_group.standing(trials, others)
+            self._cached_standings[blocks] = standings
+        return self._cached_standings[blocks]
 
     def _undecided(self, blocks: int) -> frozenset[Point]:
-        """The points with an undecided question, from so many blocks."""
+        """Return the points with an undecided question after this number of blocks."""
         if self._search is not None:
             return self._search(blocks)
-        found: set[Point] = set()
-        for field, own in self._standings(blocks).items():
-            if own.end is not None:
+        undecided: set[Point] = set()
+        for model_group, analysis in self._standings(blocks).items():
+            if analysis.end is not None:
                 continue
-            alone = [point for point in field.plan.points if point.workload not in own.speeds]
-            found |= points_with_open_claims(own, field.baseline)
-            found |= {point for point in alone if self._is_vague(point, blocks)}
-        return frozenset(found)
+            undecided |= points_with_open_claims(analysis, model_group.baseline)
+            for point in model_group.plan.points:
+                if point.workload not in analysis.speeds and self._is_vague(point, blocks):
+                    undecided.add(point)
+        return frozenset(undecided)
 
     def _is_vague(self, point: Point, blocks: int) -> bool:
-        """Of a point with no other to compare with: its own figure is not known to the precision asked for."""
+        """Return True if the metric of a point without a comparison is not yet precise enough."""
         metric = primary_metric_of(self._plan).metric
         groups: dict[int, list[float]] = {}
         for trial in self._trials:
@@ -196,8 +206,10 @@ class BlockPlanner:
         return bool(groups) and not enough_instances(list(groups.values()), self._measure)
 
     def _rounds(self, block: int, points: frozenset[Point]) -> int:
-        """As is best for the time that is left. A block that would not end in time with one round has one: it is begun
-        only while those that are run in any case are not complete."""
+        """Return the best number of rounds for the time that is left, at least one.
+
+        A block that does not fit at all begins only if it runs in any case.
+        """
         if self._measure.budget is None:
             return self._measure.trials.min
         done = [task.rounds for task in self._tasks.values() if task.block < block]
@@ -214,6 +226,7 @@ class BlockPlanner:
         components: VarianceComponents,
         done: Sequence[int] = (),
     ) -> BlockPlan | None:
+        """Return the plan of all blocks, of which some have their `done` rounds already."""
         measure = self._measure
         return plan_blocks(
             self._design(points),
@@ -227,15 +240,19 @@ class BlockPlanner:
         )
 
     def _components(self, blocks: int) -> VarianceComponents:
-        """As the first blocks show them."""
+        """Return the variance components that the first blocks show, or a first guess."""
         if blocks < 2:
             return FIRST_GUESS
         return measured_variance_components(model_group_speeds(self._standings(blocks)))
 
     def _design(self, points: Collection[Point]) -> Design:
-        """Say how long a start and a round of these take; a baseline has both in each chunk that holds it."""
+        """Return how long a start and a round of these points take.
+
+        A baseline starts and runs once in each chunk that contains it.
+        """
         times = Counter(chain.from_iterable(self._residence.chunks(points)))
-        starts_s, round_s = 0.0, 0.0
+        starts_s = 0.0
+        round_s = 0.0
         for config, number in times.items():
             starts_s += number * (self._estimator.start_s(config.engine) + STOP_S)
         for point in points:
@@ -246,4 +263,5 @@ class BlockPlanner:
 
 
 def _end_before(block: int, ends_s: Mapping[int, float]) -> float:
+    """Return when the blocks before this one had ended, in seconds, or 0 for the first."""
     return max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)

@@ -1,7 +1,7 @@
-"""One block of a study for whoever gives blocks out, such as a task of a job array, and a join of such parts.
+"""Measures one block of a study, such as one task of a job array, and joins such parts.
 
-Seeds, orders and prompts follow from the study's seed, the block, the config and the index. So a block is the same
-wherever it runs, and only log names and record ids have to change when parts are joined.
+Seeds, orders and prompts follow from the study's seed, the block, the config and the index. So a
+block is the same on every machine. Only log names and record ids change when parts are joined.
 """
 
 import os
@@ -34,28 +34,34 @@ from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import StoreError, UsageError
 from bitbench.util.files import read_bytes
 
-MACHINE_VARIABLE = (
-    "BITBENCH_MACHINE"  # this machine's name in records, where its host name is not its own
-)
+# This machine's name in records, if its host name is not unique.
+MACHINE_VARIABLE = "BITBENCH_MACHINE"
 
 
 class OneBlockPlanner:
-    """A `running.loop.Planner` for one block whose size was decided elsewhere."""
+    """A `running.loop.Planner` for one block, whose size was decided elsewhere."""
 
     def __init__(self, task: BlockTask, estimator: Estimator) -> None:
-        self._task, self._estimator = task, estimator
+        self._task = task
+        self._estimator = estimator
 
     def add(self, record: Recorded) -> None:
+        """Improve the estimate of the time that is left."""
         if not isinstance(record, QualityRecord):
             self._estimator.add(record)
 
     def begin(self, task: BlockTask) -> None:
-        """Do nothing: the task is known."""
+        """Do nothing: the task was given at the start."""
 
     def decide(self, block: int) -> BlockTask | None:
         return self._task if block == self._task.block else None
 
-    def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int:  # noqa: ARG002
+    def rounds_by_the_clock(
+        self,
+        task: BlockTask,
+        point: Point,  # noqa: ARG002
+        progress: Progress,  # noqa: ARG002
+    ) -> int:
         return task.rounds
 
     def remaining_s(self) -> float:
@@ -63,14 +69,18 @@ class OneBlockPlanner:
 
 
 def measure_block(block: int, study: StudyRun) -> None:
-    """Measure one block of a study into its folder; the same call again resumes it.
+    """Measure one block of a study into its folder. The same call again resumes it.
 
-    Quality is measured with block 0. A block that was begun on another machine is repeated as a whole: half of it
-    would be of that machine. Raises UsageError for a study that one block alone cannot be decided for.
+    Quality is measured with block 0. A block that was begun on another machine is repeated as a
+    whole, so that all of it is from one machine. Raise UsageError for a study whose blocks cannot
+    be decided alone.
     """
     _refuse_block(block, study.plan)
-    plan = study.plan if block == 0 else study.plan.model_copy(update={"quality": ()})
-    part, machine = replace(study, plan=plan), _machine_name()
+    plan = study.plan
+    if block != 0:
+        plan = plan.model_copy(update={"quality": ()})
+    part = replace(study, plan=plan)
+    machine = _machine_name()
     task = BlockTask(block, plan.study.measure.trials.min, frozenset(plan.points))
     with study.folder.writing() as writer, LoadWorkers() as load:
         _refuse_other_blocks(block, study.folder)
@@ -86,27 +96,23 @@ def measure_block(block: int, study: StudyRun) -> None:
         )
         line = schedule.lines.newest.get(block)
         if line is not None and line.event == "begun" and line.host != machine:
-            void_block(
-                line,
-                f"{line.host} was lost in this block, which {machine} repeats.",
-                schedule,
-                writer,
-            )
+            cause = f"{line.host} was lost in this block, which {machine} repeats."
+            void_block(line, cause, schedule, writer)
         study.observer.study_started(plan, schedule.measured)
         run_study(run, schedule, writer, study.copy_records)
 
 
 def void_block(line: BlockLine, cause: str, schedule: Schedule, writer: Writer) -> None:
-    """Take back what a block has so far, where something is missing from it: its machine was lost."""
-    left = schedule.progress.configs_left(line.block)
-    if not left:
+    """Void the records of a block whose machine was lost, unless the block is complete."""
+    incomplete = schedule.progress.configs_left(line.block)
+    if not incomplete:
         return
     schedule.lines.void(line, cause)
     instance_id, log_file = writer.new_instance()
     writer.append_instance(
         InstanceRecord(
             id=instance_id,
-            config=left[0],
+            config=incomplete[0],
             block=line.block,
             host=line.host,
             started_at=now(),
@@ -119,11 +125,12 @@ def void_block(line: BlockLine, cause: str, schedule: Schedule, writer: Writer) 
 
 
 def _machine_name() -> str:
+    """Return the name of this machine in records."""
     return os.environ.get(MACHINE_VARIABLE) or platform.node() or THIS_HOST
 
 
 def _refuse_block(block: int, plan: Plan) -> None:
-    """Raises UsageError."""
+    """Raise UsageError if this block of the study cannot be measured alone."""
     measure = plan.study.measure
     if block >= measure.starts.max:
         raise UsageError(
@@ -137,46 +144,48 @@ def _refuse_block(block: int, plan: Plan) -> None:
 
 
 def refuse_sections_of_one_machine(plan: Plan) -> None:
-    """Raises UsageError for a section of the study that needs all blocks on one machine."""
+    """Raise UsageError if a section of the study needs all blocks on one machine."""
     for section in plan.study.sections.values():
         if section.on_one_machine is not None:
             raise UsageError(section.on_one_machine)
 
 
 def _refuse_other_blocks(block: int, folder: StudyFolder) -> None:
-    """Raises StoreError."""
+    """Raise StoreError if the folder has records of another block."""
     others = {instance.block for instance in folder.instances()} - {block}
     if others:
         raise StoreError(
-            f"{folder.path} contains block {min(others)}; give block {block} a folder of its own with --into"
+            f"{folder.path} contains block {min(others)}; "
+            f"give block {block} a folder of its own with --into"
         )
 
 
 def join_parts(parts: Sequence[Path], into: Path) -> StudyFolder:
-    """Copy the records of the parts into one study, under new ids; the same call again adds only what is new.
+    """Copy the records of the parts into one study, under new ids, and return its folder.
 
-    Raises StoreError for parts of another study, or a block that two parts measured, and NotComparableError for a part
-    from another class of machine.
+    The same call again adds only what is new. Raise StoreError for parts of another study or a
+    block that two parts measured, and NotComparableError for a part from another class of machine.
     """
     folder = StudyFolder(into)
     records = [StudyFolder.existing(path).read() for path in parts]
     records.sort(key=lambda part: min((instance.block for instance in part.instances), default=0))
     _refuse_parts(records)
     with folder.writing() as writer:
-        for part in records:
-            _join(part, writer)
+        for part_records in records:
+            _join(part_records, writer)
     return folder
 
 
 def _refuse_parts(parts: Sequence[StudyRecords]) -> None:
-    """Raise an error for parts that do not belong together, before anything is written."""
+    """Raise an error if the parts do not belong together, before anything is written."""
     names: dict[int, str] = {}
     for part in parts:
         refuse_other_study(parts[0].study, part.study)
         refuse_other_facts(parts[0].lock, part.lock, StudyFolder(Path(part.name)))
         if THIS_HOST in part.lock.hosts:
             raise StoreError(
-                f"{part.name} does not say which machine measured it; measure parts with `run --block`"
+                f"{part.name} does not say which machine measured it; "
+                "measure parts with `run --block`"
             )
         for block in {instance.block for instance in part.instances}:
             if names.setdefault(block, part.name) != part.name:
@@ -186,7 +195,7 @@ def _refuse_parts(parts: Sequence[StudyRecords]) -> None:
 
 
 class _Start(NamedTuple):
-    """What makes two instance records the same start, whatever their ids."""
+    """The identity of an instance: records with other ids may be of the same one."""
 
     block: int
     config: str
@@ -199,61 +208,71 @@ class _Start(NamedTuple):
 
 
 def _join(part: StudyRecords, writer: Writer) -> None:
-    """Add what the study lacks of a part. Records of an instance keep their order, so their number says what is new."""
-    study, source = writer.folder, Path(part.name)
-    lock = study.lock()
-    if lock is not None:
-        refuse_other_study(lock.plan.study, part.study)
-        refuse_other_facts(lock, part.lock, study)
+    """Add the records of a part that the study lacks.
+
+    Records of an instance keep their order, so their number tells which ones are new.
+    """
+    study = writer.folder
+    source = Path(part.name)
+    old_lock = study.lock()
+    lock = part.lock
+    if old_lock is not None:
+        refuse_other_study(old_lock.plan.study, part.study)
+        refuse_other_facts(old_lock, part.lock, study)
+        lock = old_lock.resumed(part.lock)
     _refuse_double(part, study)
     writer.write_study(study_file_text(part.study))
-    writer.write_lock(part.lock if lock is None else lock.resumed(part.lock))
+    writer.write_lock(lock)
     BlockLines(study).take(BlockLines(StudyFolder(source)))
     ids = _join_instances(part, source, writer)
-    have = Counter(trial.instance_id for trial in study.trials())
+    joined_trials = Counter(trial.instance_id for trial in study.trials())
     for trial in part.trials:
         instance_id = ids[trial.instance_id]
-        have[instance_id] -= 1
-        if have[instance_id] < 0:
+        joined_trials[instance_id] -= 1
+        if joined_trials[instance_id] < 0:
             rows = RequestParts.of(part.requests_of(trial, None)) if trial.requests_file else None
             writer.append_trial(trial.model_copy(update={"instance_id": instance_id}), rows)
     for model in {part.plan.variant(config.variant).model_name for config in part.plan.quality}:
         material = StudyFolder(source).material(model)
         if material is not None:
             writer.write_material(model, material)
-    scored = Counter(record.instance_id for record in study.quality_records())
+    joined_scores = Counter(record.instance_id for record in study.quality_records())
     for record in part.quality:
         instance_id = ids[record.instance_id]
-        scored[instance_id] -= 1
-        if scored[instance_id] < 0:
+        joined_scores[instance_id] -= 1
+        if joined_scores[instance_id] < 0:
             scores = part.scores_of(record) if record.scores_file else None
             writer.append_quality(record.model_copy(update={"instance_id": instance_id}), scores)
 
 
 def _refuse_double(part: StudyRecords, study: StudyFolder) -> None:
-    """Raises StoreError for a block that the study has from somewhere else."""
-    own = {_Start.of(instance) for instance in part.instances}
+    """Raise StoreError for a block that the study has from another part."""
+    starts = {_Start.of(instance) for instance in part.instances}
     blocks = {instance.block for instance in part.instances}
     for instance in study.instances():
-        if instance.block in blocks and _Start.of(instance) not in own:
+        if instance.block in blocks and _Start.of(instance) not in starts:
             raise StoreError(
-                f"{study.path} has block {instance.block} from another part than {part.name}; join that part alone"
+                f"{study.path} has block {instance.block} from another part than {part.name}; "
+                "join that part alone"
             )
 
 
 def _join_instances(part: StudyRecords, source: Path, writer: Writer) -> dict[str, str]:
-    """Return the id in the study of each instance of the part. Complete logs that have grown since the last join."""
+    """Add the instances of a part, and return the id in the study of each of them.
+
+    Logs that have grown since the last join are completed.
+    """
     joined = {_Start.of(instance): instance for instance in writer.folder.instances()}
     ids: dict[str, str] = {}
     for instance in part.instances:
-        known = joined.get(_Start.of(instance))
-        instance_id = writer.new_instance()[0] if known is None else known.id
+        earlier = joined.get(_Start.of(instance))
+        instance_id = writer.new_instance()[0] if earlier is None else earlier.id
         ids[instance.id] = instance_id
         log = source / (instance.log_file or "")
         if log.is_file():
             written = (writer.folder.logs / f"{instance_id}.log").stat().st_size
             writer.append_log(instance_id, read_bytes(log)[written:])
-        if known is None:
+        if earlier is None:
             renamed = {"id": instance_id, "log_file": f"logs/{instance_id}.log"}
             writer.append_instance(instance.model_copy(update=renamed))
     return ids

@@ -1,8 +1,8 @@
-"""A group of a block: its configs are started, warmed up until steady, and take turns, one awake and the others
-frozen, until each has its trials.
+"""A group of a block: the configs that are started together and take turns.
 
-It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking
-for the next one: here that is `measure.loop`.
+They are started, warmed up until steady, and take turns until each has its trials: one is awake and
+the others are frozen. This module writes nothing to the study folder. It yields drafts, and its
+caller (`running.loop`) stores each draft and updates `progress` before it asks for the next.
 """
 
 import time
@@ -45,37 +45,45 @@ from bitbench.running.trial import (
 from bitbench.study.plan import Config, Group, Member, Point
 from bitbench.study.workload import Workload
 
-AGREEMENT = 0.1  # of the shorter mean latency; rounds of a warm engine differ by a few percent
+AGREEMENT = 0.1  # of the shorter mean latency. Rounds of a warm engine differ by a few percent.
 MOST_ROUNDS = 8
-LIMIT_S = 60.0  # of all rounds of a workload together
+LIMIT_S = 60.0  # for all rounds of a workload together
 
 
 def wants_warm_up_round(
     workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool
 ) -> bool:
-    """Whether this workload needs another round of warm-up. One that is the whole workload is long enough by itself.
+    """Return True if this workload needs another round of warm-up.
 
-    Where the first requests compile or tune kernels, one is not enough: SGLang on a GPU was seen to go from 1,187 to
-    11,266 tok/s over five runs (sglang#4858). On CPUs the records show that one suffices (docs/measurement.md).
+    One round suffices if the round is the whole workload. It also suffices on CPUs
+    (docs/measurement.md), but not if the first requests compile or tune kernels: SGLang on a GPU
+    went from 1,187 to 11,266 tok/s over five runs (sglang#4858).
     """
     if not rounds:
         return True
     if not until_steady or workload.warm_up is workload or is_steady(rounds):
         return False
-    return (
-        len(rounds) < MOST_ROUNDS and sum(round_.duration_s or 0.0 for round_ in rounds) < LIMIT_S
-    )
+    total_s = sum(round_.duration_s or 0.0 for round_ in rounds)
+    return len(rounds) < MOST_ROUNDS and total_s < LIMIT_S
 
 
 def is_steady(rounds: Sequence[TrialRecord]) -> bool:
-    """Whether the last two rounds agree."""
-    times = [round_.metrics.latency_s for round_ in rounds[-2:]]
-    known = [time for time in times if time is not None]
-    return len(known) == 2 and max(known) <= (1 + AGREEMENT) * min(known)
+    """Return True if the mean latencies of the last two rounds agree."""
+    if len(rounds) < 2:
+        return False
+    last_s = rounds[-1].metrics.latency_s
+    previous_s = rounds[-2].metrics.latency_s
+    if last_s is None or previous_s is None:
+        return False
+    return max(last_s, previous_s) <= (1 + AGREEMENT) * min(last_s, previous_s)
 
 
 class Residents:
-    """`can_freeze`: by config. An instance that is alone is left as it is, and is not frozen."""
+    """The instances in memory, of which only one is awake at a time.
+
+    `can_freeze` says by config which instances can be frozen. An instance on its own is never
+    frozen.
+    """
 
     def __init__(self, can_freeze: Mapping[Config, bool]) -> None:
         self._can_freeze = can_freeze
@@ -91,20 +99,21 @@ class Residents:
         traceback: TracebackType | None,
     ) -> None:
         for ready in self._present.values():
-            ready.instance.thaw()  # so that they can end by themselves
+            ready.instance.thaw()  # a frozen process cannot exit
 
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._present
 
     def freezes(self, config: Config) -> bool:
-        """Whether it rests frozen between its turns."""
+        """Return True if the instance of this config is frozen between its turns."""
         return len(self._can_freeze) > 1 and self._can_freeze[config]
 
     def join(self, ready: ReadyInstance) -> None:
+        """Add an instance to those in memory."""
         self._present[ready.id] = ready
 
     def leave(self, ready: ReadyInstance) -> None:
-        """It cannot be trusted any more: it is ended, and the others go on."""
+        """Stop an instance that cannot be trusted any more. The others continue."""
         if self._present.pop(ready.id, None) is not None:
             ready.instance.stop()
 
@@ -112,8 +121,10 @@ class Residents:
     def turn(
         self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None
     ) -> Iterator[int]:
-        """Yield how many others are in memory. `touch` wakes it up before it is measured: caches, clocks, the first
-        request after a thaw."""
+        """Thaw the instance, yield how many others are in memory, and freeze it again.
+
+        `touch` warms it up after the thaw: its caches, its clocks and its first request.
+        """
         others = len(self._present) - 1
         if len(self._can_freeze) == 1:
             yield others
@@ -128,7 +139,7 @@ class Residents:
                 ready.instance.freeze()
 
 
-# After these the instance cannot be trusted with another trial.
+# After these outcomes the instance cannot be trusted with another trial.
 ENDS_THE_INSTANCE = frozenset({Outcome.CRASHED, Outcome.TIMEOUT, Outcome.OOM})
 
 Draft = InstanceRecord | TrialDraft | QualityDraft
@@ -142,12 +153,10 @@ def run_group(
 ) -> Generator[Draft, None, None]:
     """Start all members, warm them up, let them take turns, measure their quality, and end them."""
     with ExitStack() as stack:
-        setups = {
-            member.config: run.plan.study.engine(member.config.engine) for member in group.members
-        }
-        can_freeze = {
-            config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()
-        }
+        can_freeze: dict[Config, bool] = {}
+        for member in group.members:
+            setup = run.plan.study.engine(member.config.engine)
+            can_freeze[member.config] = run.engine_of(member.config).can_freeze(setup)
         residents = stack.enter_context(Residents(can_freeze))
         servers = _Servers(group, run, progress, residents, new_instance)
         present = yield from servers.start(stack)
@@ -157,19 +166,18 @@ def run_group(
 
 @dataclass(frozen=True)
 class _Servers:
-    """The instances of a group, and what is done with them."""
+    """The instances of a group, and the steps of their measurement."""
 
     group: Group
     run: RunContext
     progress: Progress
     residents: Residents
     new_instance: NewInstance
-    warm: dict[tuple[str, str], TrialMetrics] = field(
-        default_factory=dict
-    )  # last warm-up, by instance and workload
+    # Metrics of the last warm-up round, by instance and workload.
+    warm: dict[tuple[str, str], TrialMetrics] = field(default_factory=dict)
 
     def start(self, stack: ExitStack) -> Generator[Draft, None, list[Present]]:
-        """Return those that came up, warm. They end with the stack."""
+        """Start and warm up all members. Return the ready ones. They end with the stack."""
         present: list[Present] = []
         for member in self.group.members:
             ready = yield from self._start(member, stack)
@@ -180,53 +188,62 @@ class _Servers:
         return present
 
     def take_turns(self, present: Sequence[Present]) -> Iterator[Draft]:
-        """Every point that wants a trial gets one in each round, in a new order; what others spoiled is repeated.
+        """Run rounds until no point wants a trial. Each round has a new order of the turns.
 
-        In its first turn of a block a config has a second trial right after the first, without freezing between them:
-        `analysis.turns` compares the two.
-
-        One that is alone has no rounds. In a block that has rounds it has some of its own, without other configs.
+        A config on its own has no rounds, unless its block has some already. Then it gets
+        additional rounds without other configs.
         """
         number = self.progress.rounds_begun(self.group.block)
         in_rounds = len(self.group.members) > 1 or number > 0
-        while wanted := self._wanted(present):
-            for ready, workload in self._shuffled(wanted, number):
-                while self._can(ready, workload):
-                    place = 0
-                    with self.residents.turn(
-                        ready, lambda awake: touch_before_trial(awake, self.run)
-                    ) as others:
-                        draft = self._trial(ready, workload)
-                        if (
-                            in_rounds
-                            and draft.record.outcome is Outcome.OK
-                            and self._wants_second(ready)
-                        ):
-                            yield _in_turn(draft, others, number, place)
-                            place = 1
-                            draft = self._trial(ready, workload)
-                    draft = _in_turn(draft, others, number if in_rounds else None, place)
-                    self._leave_if_over(ready, draft)
-                    yield draft
-                    if place or draft.record.outcome not in NOT_THE_ENGINES:
-                        break
+        while turns := self._wanted(present):
+            round_number = number if in_rounds else None
+            for ready, workload in self._shuffled(turns, number):
+                yield from self._take_turn(ready, workload, round_number)
             number += 1
 
+    def _take_turn(
+        self, ready: ReadyInstance, workload: Workload, round_number: int | None
+    ) -> Iterator[Draft]:
+        """Yield one trial. Repeat it if the machine or the client spoiled it.
+
+        In its first turn of a block a config has a second trial right after the first, without
+        a freeze in between. `analysis.turns` compares the two.
+        """
+        while self._can(ready, workload):
+            position = 0
+            with self.residents.turn(
+                ready, lambda awake: touch_before_trial(awake, self.run)
+            ) as others:
+                draft = self._trial(ready, workload)
+                is_ok = draft.record.outcome is Outcome.OK
+                if round_number is not None and is_ok and self._wants_second(ready):
+                    yield _in_turn(draft, others, round_number, position)
+                    position = 1
+                    draft = self._trial(ready, workload)
+            draft = _in_turn(draft, others, round_number, position)
+            self._leave_if_over(ready, draft)
+            yield draft
+            if position or draft.record.outcome not in NOT_THE_ENGINES:
+                return
+
     def _wants_second(self, ready: ReadyInstance) -> bool:
-        """In blocks of two rounds or more: with one it would take half of the time."""
+        """Return True if this turn needs a second trial.
+
+        Blocks of a single round have none: it would take half of their time.
+        """
         is_frozen = self.group.rounds > 1 and self.residents.freezes(ready.config)
         return is_frozen and self.progress.wants_second(ready.config, ready.block)
 
     def _trial(self, ready: ReadyInstance, workload: Workload) -> TrialDraft:
-        point = _point(ready, workload)
+        earlier = self.progress.metrics_of(_point(ready, workload), ready.block)
         warm = self.warm.get((ready.id, workload.name))
-        known = [*([warm] if warm else []), *self.progress.metrics_of(point, ready.block)]
-        return run_trial(
-            ready, workload, "measured", self._index(ready, workload), self.run, known=known
-        )
+        if warm is not None:
+            earlier.insert(0, warm)
+        index = self._index(ready, workload)
+        return run_trial(ready, workload, "measured", index, self.run, earlier=earlier)
 
     def measure_quality(self, present: Sequence[Present]) -> Iterator[Draft]:
-        """After their speed: so that it can disturb nothing."""
+        """Measure quality after speed, so that it cannot disturb any trial."""
         for member, ready in present:
             if ready.id not in self.residents:
                 continue
@@ -238,9 +255,14 @@ class _Servers:
     def _start(
         self, member: Member, stack: ExitStack
     ) -> Generator[Draft, None, ReadyInstance | None]:
-        """One after the other, so that the time to ready is each one's own. None where it did not come up."""
+        """Start one member and return it when it is ready, or None if it fails.
+
+        Members start one after the other, so that each time to ready has no other start in it.
+        """
         instance_id, log_file = self.new_instance()
-        started_at, started, config = now(), time.monotonic(), member.config
+        started_at = now()
+        started = time.monotonic()
+        config = member.config
         instance = self.run.start(config, log_file, occasion=str(self.group.block))
         stack.callback(instance.stop)
         limits = self.run.plan.study.limits
@@ -272,7 +294,7 @@ class _Servers:
     def _never_ready(
         self, member: Member, record: InstanceRecord, failure: Failure
     ) -> Iterator[Draft]:
-        """An instance that did not come up is the result of each of its points."""
+        """Yield the failure of an instance that never became ready as the result of its points."""
         yield record.model_copy(update=dict(failure))
         for workload in member.workloads:
             point = Point(config=member.config, workload=workload.name)
@@ -287,6 +309,7 @@ class _Servers:
                 )
             )
         condition = self.progress.wanted_score(member.config, record.id)
+        # A second start counts for the noise floor only if it was made for quality alone.
         if condition is Condition.ALONE or (condition is not None and not member.workloads):
             draft = new_quality_record(
                 member.config, record.id, record.started_at or now(), condition
@@ -294,8 +317,10 @@ class _Servers:
             yield QualityDraft(failed_quality_record(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:
-        """Once per workload, or until it is steady where the first requests may compile or tune something; a warm-up
-        that fails is the result of its point."""
+        """Warm up each workload: once, or until it is steady if it may compile or tune something.
+
+        A warm-up that fails is the result of its point.
+        """
         until_steady = self.run.on_device or ready.instance.facts().was_running
         with self.residents.turn(ready):
             for workload in member.workloads:
@@ -314,16 +339,19 @@ class _Servers:
                     self.warm[ready.id, workload.name] = draft.record.metrics
 
     def _wanted(self, present: Sequence[Present]) -> list[Turn]:
-        """Those that want a trial, and the baseline wherever another has one."""
-        here = [(member, ready) for member, ready in present if ready.id in self.residents]
-        turns = [(ready, workload) for member, ready in here for workload in member.workloads]
-        wanted = [turn for turn in turns if self._wants(*turn)]
-        asked = {workload.name for ready, workload in wanted if ready.config != self.group.baseline}
+        """Return the turns of a round: all due turns, and the baseline on the same workloads."""
+        baseline = self.group.baseline
+        turns: list[Turn] = []
+        for member, ready in present:
+            if ready.id in self.residents:
+                turns += [(ready, workload) for workload in member.workloads]
+        due = [turn for turn in turns if self._wants(*turn)]
+        compared = {workload.name for ready, workload in due if ready.config != baseline}
         for ready, workload in turns:
-            is_beside = ready.config == self.group.baseline and workload.name in asked
-            if is_beside and not self._wants(ready, workload) and self._can(ready, workload):
-                wanted.append((ready, workload))
-        return wanted
+            is_compared = ready.config == baseline and workload.name in compared
+            if is_compared and not self._wants(ready, workload) and self._can(ready, workload):
+                due.append((ready, workload))
+        return due
 
     def _wants(self, ready: ReadyInstance, workload: Workload) -> bool:
         return self.progress.wants_trial(_point(ready, workload), ready.block)
@@ -333,24 +361,30 @@ class _Servers:
             _point(ready, workload), ready.block
         )
 
-    def _shuffled(self, wanted: list[Turn], number: int) -> Iterator[Turn]:
-        """Workload by workload, so that the trials of one lie close together; configs in a new order each time."""
+    def _shuffled(self, turns: list[Turn], number: int) -> Iterator[Turn]:
+        """Yield the turns of a round in a new order.
+
+        It goes workload by workload, so that the trials to compare are close together in time.
+        """
         random = Random(f"{self.run.plan.study.seed}/{self.group.block}/{number}")
-        turns: dict[str, list[Turn]] = {}
-        for turn in wanted:
-            turns.setdefault(turn[1].name, []).append(turn)
-        names = list(turns)
+        by_workload: dict[str, list[Turn]] = {}
+        for turn in turns:
+            by_workload.setdefault(turn[1].name, []).append(turn)
+        names = list(by_workload)
         random.shuffle(names)
         for name in names:
-            random.shuffle(turns[name])
-            yield from turns[name]
+            random.shuffle(by_workload[name])
+            yield from by_workload[name]
 
     def _index(self, ready: ReadyInstance, workload: Workload) -> int:
-        """Of its next trial in the block."""
+        """Return the index of the next trial in the block."""
         return len(self.progress.trials_of(_point(ready, workload), ready.block))
 
     def _leave_if_over(self, ready: ReadyInstance, draft: TrialDraft) -> bool:
-        """One that was disturbed may have lost its process by that, or nothing at all."""
+        """Stop the instance if no further trial can run in it, and return whether it was stopped.
+
+        A disturbed instance is stopped only if the disturbance ended its process.
+        """
         outcome = draft.record.outcome
         is_over = outcome in ENDS_THE_INSTANCE or (
             outcome is Outcome.DISTURBED and ready.instance.failure() is not None
@@ -370,21 +404,18 @@ class _Servers:
             on_step=lambda step: run.observer.quality_running(ready.config, step),
         )
         record = measured.record
-        seen = (
-            None
-            if record.outcome is Outcome.OK
-            else Failure(outcome=record.outcome, cause=record.cause or "")
-        )
-        failure = ready.explain(seen, "measured")
-        return (
-            measured
-            if failure is None
-            else QualityDraft(failed_quality_record(record, failure, record.duration_s))
-        )
+        reported: Failure | None = None
+        if record.outcome is not Outcome.OK:
+            reported = Failure(outcome=record.outcome, cause=record.cause or "")
+        failure = ready.explain(reported, "measured")
+        if failure is None:
+            return measured
+        return QualityDraft(failed_quality_record(record, failure, record.duration_s))
 
 
-def _in_turn(draft: TrialDraft, others: int, round_: int | None, place: int) -> TrialDraft:
-    circumstances = {"residents": others, "round": round_, "turn": place}
+def _in_turn(draft: TrialDraft, others: int, round_number: int | None, position: int) -> TrialDraft:
+    """Return the draft with its round, its position in the turn and the number of residents."""
+    circumstances = {"residents": others, "round": round_number, "turn": position}
     return TrialDraft(draft.record.model_copy(update=circumstances), draft.rows)
 
 

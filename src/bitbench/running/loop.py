@@ -1,13 +1,15 @@
-"""The loop of a study on this machine: each block is decided, written down and measured, group by group, and each
-result is on disk before the next one begins.
+"""The main loop of a study on this machine.
 
-A study that was killed at any moment is resumed by the same call: its records say what was measured, its
-`blocks.jsonl` what was decided.
+It decides on each block, writes the decision down, and measures the block group by group. Each
+result is on disk before the next trial begins. The same call resumes a study that was killed at any
+moment: `trials.jsonl` and the other records say what was measured, and `blocks.jsonl` says what was
+decided.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Protocol
 
@@ -24,11 +26,11 @@ from bitbench.running.trial import RunContext, TrialDraft
 from bitbench.study.plan import Group, Plan, Point
 from bitbench.util.errors import BusyMachineError, StoreError
 
-THIS_HOST = "local"  # what records call the machine of a study that runs on one
+THIS_HOST = "local"  # name in records of the machine of a study that runs on a single one
 
 
 class Planner(Protocol):
-    """Decides what each block measures."""
+    """A planner decides what each block measures."""
 
     def add(self, record: Recorded) -> None: ...
 
@@ -42,7 +44,7 @@ class Planner(Protocol):
 
 
 class Schedule:
-    """What is recorded and decided of a study, and what that leaves to do."""
+    """The records and decisions of a study, and the work that they leave."""
 
     def __init__(
         self,
@@ -54,25 +56,28 @@ class Schedule:
         host: str = THIS_HOST,
         first_block: int = 0,
     ) -> None:
-        """`host`: the name of this machine in records. `first_block`: other runs measure the blocks before it."""
-        self._plan, self._make_planner, self._folder = plan, make_planner, folder
+        """Other runs measure the blocks before `first_block`. `host` is the name in records."""
+        self._plan = plan
+        self._make_planner = make_planner
+        self._folder = folder
         self._first_block = first_block
         self.residence = residence
         self.host = host
         self.lines = BlockLines(folder)
         recorded = self._recorded()
-        self.repeatable = repeatable_rejections(
-            recorded
-        )  # what an earlier call gave up, this one measures
+        # An earlier call gave these trials up because of the machine. This call tries them again.
+        self.repeatable = repeatable_rejections(recorded)
         self._begin_with(recorded)
 
     def reload(self) -> None:
-        """From the folder alone: after a machine was lost, since that takes back what its block had."""
+        """Rebuild the schedule from the folder, after a lost machine has voided the records of a
+        block.
+        """
         self._begin_with(self._recorded())
 
     def _begin_with(self, recorded: Sequence[Recorded]) -> None:
         self.trials: list[TrialRecord] = []
-        self.results = 0  # trials and scores; a start is none
+        self.results = 0  # trials and quality scores, without launches
         self.planner = self._make_planner(self.lines)
         self.progress = Progress(self._plan, self.repeatable)
         for line in self.lines.newest.values():
@@ -85,19 +90,22 @@ class Schedule:
         return [*self._folder.trials(), *self._folder.quality_records(), *self._folder.instances()]
 
     def task_of(self, line: BlockLine) -> BlockTask:
+        """Return the task that a line of `blocks.jsonl` describes."""
         return BlockTask(line.block, line.rounds, frozenset(self._plan.points) - set(line.decided))
 
     def begin(self, task: BlockTask) -> None:
+        """Tell the planner and the progress what a block measures, or its new number of rounds."""
         self.planner.begin(task)
         self.progress.begin(task)
 
     def begin_new(self, task: BlockTask, host: str) -> BlockLine:
-        """Write down what was decided about a block before it begins."""
+        """Begin a block and write the decision about it to `blocks.jsonl`."""
         self.begin(task)
         decided = [point for point in self._plan.points if point not in task.points]
         return self.lines.begin(task.block, host, task.rounds, tuple(decided))
 
     def add(self, record: Recorded) -> None:
+        """Count a record that is on disk."""
         self.progress.add([record])
         self.planner.add(record)
         self.results += not isinstance(record, InstanceRecord)
@@ -106,35 +114,37 @@ class Schedule:
             self.trials.append(record)
 
     def blocks(self) -> Iterator[int]:
-        """Yield each block to measure: those that were begun, then new ones while the planner wants another.
+        """Yield each block to measure.
 
-        Raises StoreError for a block that was begun on another machine and lacks trials.
+        First come the blocks that were begun, then new ones until the planner stops. Raise
+        StoreError for a block that was begun on another machine and lacks trials.
         """
-        block = self._first_block
-        while True:
+        for block in count(self._first_block):
             line = self.lines.newest.get(block)
             if line is None or line.event == "void":
                 task = self.planner.decide(block)
                 if task is None:
                     return
                 self.begin_new(task, self.host)
-            elif (
-                line.event == "begun"
-                and line.host != self.host
-                and self.progress.configs_left(block)
-            ):
-                raise StoreError(
-                    f"block {block} was begun on {line.host}; resume it there, or resume with --on"
-                )
-            if line is None or line.event != "ended":
                 yield block
-            block += 1
+            elif line.event != "ended":
+                self._check_same_host(line)
+                yield block
+
+    def _check_same_host(self, line: BlockLine) -> None:
+        """Raise StoreError if another machine has begun this block and not finished it."""
+        is_elsewhere = line.event == "begun" and line.host != self.host
+        if is_elsewhere and self.progress.configs_left(line.block):
+            raise StoreError(
+                f"block {line.block} was begun on {line.host}; resume it there, or resume with --on"
+            )
 
     def next_group(self, block: int) -> Group | None:
+        """Return the next configs to measure together, or None if the block is complete."""
         return self.progress.next_group(block, self.residence)
 
     def watch_the_clock(self, trial: TrialRecord) -> None:
-        """Give a block under way fewer or more rounds where its budget asks for that after a trial."""
+        """Change the number of rounds of the current block if the budget requires it."""
         task = self.progress.task(trial.block)
         rounds = self.planner.rounds_by_the_clock(task, trial.point, self.progress)
         if rounds != task.rounds:
@@ -143,10 +153,11 @@ class Schedule:
 
     @property
     def measured(self) -> int:
+        """The number of recorded trials, without warm-ups."""
         return sum(trial.kind == "measured" for trial in self.trials)
 
 
-LEAST_REJECTED = 6  # trials at the beginning of a block: as often as one of them is tried
+LEAST_REJECTED = 6  # trials, as many as the attempts at a single point (1 + CLIENT_BOUND_REPEATS)
 
 
 class _Rejections:
@@ -155,26 +166,27 @@ class _Rejections:
     def __init__(self, block: int, schedule: Schedule, folder: Path) -> None:
         self._folder = folder
         self._rejected: list[TrialRecord] = []
-        of_block = [
-            trial for trial in schedule.trials if trial.block == block and trial.kind == "measured"
-        ]
-        self._has_others = not all(trial.is_rejected for trial in of_block)
+        self._has_others = False  # trials of the block that were not rejected
+        for trial in schedule.trials:
+            if trial.block == block and trial.kind == "measured" and not trial.is_rejected:
+                self._has_others = True
 
-    def add(self, draft: Draft, group: Group) -> None:
-        """Raise BusyMachineError where two turns of each config brought nothing else."""
-        if self._has_others or not isinstance(draft, TrialDraft) or draft.record.kind != "measured":
+    def add(self, trial: TrialRecord, group: Group) -> None:
+        """Count a trial. Raise BusyMachineError if two turns of each config were all rejected."""
+        if self._has_others:
             return
-        self._has_others = not draft.record.is_rejected
-        self._rejected.append(draft.record)
+        self._has_others = not trial.is_rejected
+        self._rejected.append(trial)
         if len(self._rejected) >= max(LEAST_REJECTED, 2 * len(group.members)):
             self.end()
 
     def end(self) -> None:
-        """Raise BusyMachineError where the block brought nothing else."""
+        """Raise BusyMachineError if all trials of the block so far were rejected."""
         if self._rejected and not self._has_others:
             raise BusyMachineError(
-                f"stopped: {plural(len(self._rejected), 'trial')} of {len(self._rejected)} were rejected "
-                f"({self._rejected[-1].cause}); free the machine, then resume with --into {self._folder}"
+                f"stopped: {plural(len(self._rejected), 'trial')} of {len(self._rejected)} were "
+                f"rejected ({self._rejected[-1].cause}); "
+                f"free the machine, then resume with --into {self._folder}"
             )
 
 
@@ -184,48 +196,60 @@ def run_study(
     writer: Writer,
     after_group: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run what is left; `after_group` is called between groups. Raises StoreError where a block was begun on another
-    machine or a group leaves no result, and BusyMachineError where all of a block is rejected."""
+    """Measure everything that the records of a study still lack.
+
+    First come the blocks, then the remaining quality. Call `after_group` after each group. Raise
+    StoreError if a block was begun on another machine or a group leaves no result. Raise
+    BusyMachineError if all trials of a block are rejected.
+    """
     for block in schedule.blocks():
         rejections = _Rejections(block, schedule, writer.folder.path)
         while (group := schedule.next_group(block)) is not None:
-            with closing(_run_one_group(group, run, schedule, writer)) as drafts:
-                for draft in drafts:
-                    rejections.add(draft, group)
+            _measure_group(group, run, schedule, writer, rejections)
             after_group()
         rejections.end()
     while (group := schedule.progress.next_quality()) is not None:
-        for _ in _run_one_group(group, run, schedule, writer):
-            pass
+        _measure_group(group, run, schedule, writer)
         after_group()
 
 
-def _run_one_group(
-    group: Group, run: RunContext, schedule: Schedule, writer: Writer
-) -> Generator[Draft, None, None]:
-    """Yield what a group brings, once it is written down. Raises StoreError where it brings no result."""
+def _measure_group(
+    group: Group,
+    run: RunContext,
+    schedule: Schedule,
+    writer: Writer,
+    rejections: _Rejections | None = None,
+) -> None:
+    """Measure one group, and write each result to disk before the next trial begins.
+
+    Raise StoreError if the group leaves no result, and BusyMachineError if `rejections` has nothing
+    else.
+    """
     run.observer.group_started(group, schedule.planner.remaining_s())
-    before = schedule.results
+    results_before = schedule.results
     with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
         for draft in drafts:
             record_loop_result(draft, schedule, writer, run.observer)
             if isinstance(draft, TrialDraft) and draft.record.kind == "measured":
                 schedule.watch_the_clock(draft.record)
-            yield draft
-    if schedule.results == before:
+                if rejections is not None:
+                    rejections.add(draft.record, group)
+    if schedule.results == results_before:
         raise StoreError(f"{group.name} left no result; see the logs in {writer.folder.logs}")
 
 
 def record_loop_result(
     draft: Draft, schedule: Schedule, writer: Writer, observer: Observer
 ) -> None:
-    """Write it down, and tell who waits for it."""
+    """Write a result to disk, add it to the schedule and tell the observer."""
     match draft:
         case TrialDraft(record, rows):
-            schedule.add(trial := writer.append_trial(record, rows))
+            trial = writer.append_trial(record, rows)
+            schedule.add(trial)
             observer.trial_finished(trial)
         case QualityDraft(record, scores):
-            schedule.add(quality := writer.append_quality(record, scores))
+            quality = writer.append_quality(record, scores)
+            schedule.add(quality)
             observer.quality_finished(quality)
         case InstanceRecord():
             started = draft.model_copy(update={"host": draft.host or schedule.host})

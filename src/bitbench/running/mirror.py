@@ -1,8 +1,9 @@
-"""A copy of a study folder at a URL, so that another machine goes on where this one was lost.
+"""A copy of a study folder at a URL, so that another machine can continue when this one is lost.
 
-A run fetches the copy before it begins, and copies what is new after each group. Lines of records are copied last:
-whatever moment a kill chooses, the rows that a line names are there. Before each copy the lines there must be the
-beginning of the lines here. What else is found there is another run's, and stays as it is.
+A run fetches the copy before it begins, and uploads new files after each group. It uploads the
+lines of records last: whenever the run is killed, the rows that a line names are already there.
+Before each upload, the lines there must be the beginning of the lines here. Any other lines belong
+to another run and stay as they are.
 """
 
 import os
@@ -26,52 +27,62 @@ from bitbench.util.files import SafeFolder, open_to_read, read_bytes
 
 COPIES_AT_ONCE = 8
 LARGEST_LINES_BYTES = 2**30
-REST = 10  # times as long as the last failure took, before the next attempt: a server that hangs costs no more
+# Pause before the next attempt, as a multiple of how long the failed one took. It bounds the share
+# of time that a server which hangs can cost.
+REST = 10
 _DOCUMENTS = ("study.yaml", "lock.json", "roof.json")
-# In the order in which they are copied: a block that has ended has all of its trials there.
+# In the order in which they are copied: a block that has ended there has all of its trials.
 _LINES = ("instances.jsonl", "quality.jsonl", "trials.jsonl", "blocks.jsonl")
 _FOLDERS = ("logs", "requests", "quality", "profiles", "tables")
-_ROWS = re.compile(rb'"((?:requests|quality)/[^"\\]+)"')  # as a line names them
+_ROWS = re.compile(rb'"((?:requests|quality)/[^"\\]+)"')  # names in lines
 _AWS_ERROR = re.compile(r"AWS Error [A-Z_0-9]+")
-Known = dict[str, tuple[int, int]]  # size and time of each file here that is in the mirror as it is
+# Size and modification time of each file here.
+FileStates = dict[str, tuple[int, int]]
 
 
 class PlaceAtUrl:
-    """A place that pyarrow's file systems reach. `shown` is its URL without what may be a key."""
+    """A folder that pyarrow's file systems can open. `safe_url` is its URL without credentials."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self.shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
+        host = parts.netloc.rpartition("@")[2]
+        self.safe_url = f"{parts.scheme}://{host}{parts.path}".rstrip("/")
         if "@" in parts.netloc:
             raise UsageError(
-                f"{self.shown}: give keys in the environment (AWS_ACCESS_KEY_ID, …), not in the URL"
+                f"{self.safe_url}: give keys in the environment (AWS_ACCESS_KEY_ID, …), "
+                "not in the URL"
             )
         try:
             self.files, path = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UsageError(
-                f"{self.shown} is no place that can be opened; write s3://BUCKET/PATH, gs://BUCKET/PATH or file:///PATH"
+                f"{self.safe_url} is no place that can be opened; "
+                "write s3://BUCKET/PATH, gs://BUCKET/PATH or file:///PATH"
             ) from error
         self.path = path.rstrip("/")
 
     def list_files(self) -> dict[str, fs.FileInfo]:
-        """Every file below, by its name from here."""
-        below = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
-        found = self.files.get_file_info(below)
-        return {
-            info.path[len(self.path) + 1 :]: info for info in found if info.type is fs.FileType.File
-        }
+        """Return every file in the folder and below, by its relative name."""
+        selector = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
+        files: dict[str, fs.FileInfo] = {}
+        for info in self.files.get_file_info(selector):
+            if info.type is fs.FileType.File:
+                files[info.path[len(self.path) + 1 :]] = info
+        return files
 
     def read(self, name: str) -> bytes:
+        """Return the content of a file of at most LARGEST_LINES_BYTES, or raise StoreError."""
         with self.files.open_input_file(f"{self.path}/{name}") as file:
             if file.size() > LARGEST_LINES_BYTES:
                 raise StoreError(
-                    f"{self.shown}/{name} has more than {LARGEST_LINES_BYTES // 2**20:,} MiB"
+                    f"{self.safe_url}/{name} has more than {LARGEST_LINES_BYTES // 2**20:,} MiB"
                 )
             content: bytes = file.read()
         return content
 
     def fetch(self, names: Iterable[str], into: SafeFolder) -> None:
+        """Download these files."""
+
         def copy(name: str) -> None:
             with (
                 self.files.open_input_stream(f"{self.path}/{name}") as source,
@@ -82,100 +93,108 @@ class PlaceAtUrl:
         _each(copy, names)
 
     def put(self, name: str, file: Path) -> None:
-        """Whole or not at all: a store shows an object once it is closed."""
-        is_folder = isinstance(self.files, fs.LocalFileSystem)
-        target = f"{self.path}/{name}"
-        opened = (
-            SafeFolder(Path(self.path)).replacing(name)
-            if is_folder
-            else self.files.open_output_stream(target)
-        )
-        with open_to_read(file) as source, opened as out:
+        """Upload a file, whole or not at all: a store shows an object once it is closed."""
+        if isinstance(self.files, fs.LocalFileSystem):
+            target = SafeFolder(Path(self.path)).replacing(name)
+        else:
+            target = self.files.open_output_stream(f"{self.path}/{name}")
+        with open_to_read(file) as source, target as out:
             shutil.copyfileobj(source, out, 2**20)
 
     def say_unreachable(self, error: OSError) -> str:
-        """A sentence without the server's own words, which may repeat what it was sent."""
-        found = _AWS_ERROR.search(str(error))
-        cause = (
-            found[0] if found else os.strerror(error.errno) if error.errno else type(error).__name__
-        )
-        return f"{self.shown} cannot be reached ({cause})"
+        """Return a sentence without the server's words, which may repeat what it was sent."""
+        aws_error = _AWS_ERROR.search(str(error))
+        if aws_error is not None:
+            cause = aws_error[0]
+        elif error.errno:
+            cause = os.strerror(error.errno)
+        else:
+            cause = type(error).__name__
+        return f"{self.safe_url} cannot be reached ({cause})"
 
 
 class Mirror:
-    """`fetch` before the run, `begin` once it has its lock, `push` after each group and at the end."""
+    """A mirror of a study folder.
+
+    Call `fetch` before the run, `begin` once the run has its lock, and `push` after each group and
+    at the end.
+    """
 
     def __init__(self, url: str, folder: StudyFolder, observer: Observer) -> None:
         self._place = PlaceAtUrl(url)
         self._folder = folder
         self._observer = observer
-        self._known: Known = {}
-        self._left: dict[str, tuple[int, int]] | None = (
-            None  # lines in the mirror as this run left them
-        )
+        self._mirrored: FileStates = {}  # the files here that the mirror has as they are
+        # The lines in the mirror as this run left them. None means that they must be read again.
+        self._left: FileStates | None = None
         self._is_open = False
         self._is_failing = False
         self._not_before = 0.0
 
     def fetch(self) -> None:
-        """Bring the folder to what the mirror has. Raises StoreError where one does not continue the other."""
+        """Download what the mirror has and the folder lacks.
+
+        Raise StoreError if neither continues the other, or if the mirror cannot be reached.
+        """
         try:
             self._fetch()
         except OSError as error:
-            raise StoreError(
-                f"{self._place.say_unreachable(error)}; check the place and the keys"
-            ) from error
+            raise self._unreachable(error) from error
 
     def _fetch(self) -> None:
-        there = self._place.list_files()
-        if "lock.json" not in there:
-            if any(name in there for name in _LINES):
+        remote = self._place.list_files()
+        if "lock.json" not in remote:
+            if any(name in remote for name in _LINES):
                 raise StoreError(
-                    f"{self._place.shown} has records but no lock.json; give another place"
+                    f"{self._place.safe_url} has records but no lock.json; give another place"
                 )
             return
-        lock = self._place.read("lock.json")
-        where = f"{self._place.shown}/lock.json"
-        found = parse_record(lock, Lock, LOCK_FORMAT, where, "give another place")
+        content = self._place.read("lock.json")
+        name_in_messages = f"{self._place.safe_url}/lock.json"
+        lock = parse_record(content, Lock, LOCK_FORMAT, name_in_messages, "give another place")
         files = SafeFolder(self._folder.path)
-        with (
-            self._folder.writing()
-        ):  # its orphans are dropped: no row stays that another run may number alike
-            own = self._folder.lock()
-            if own is not None and own.created_at != found.created_at:
+        # Opening the writer removes orphans: otherwise another run may give a row the same number.
+        with self._folder.writing():
+            local_lock = self._folder.lock()
+            if local_lock is not None and local_lock.created_at != lock.created_at:
                 raise self._other_study()
-            if own is None:
-                self._refuse_other_file(there)
-            elif self._compare_lines(there) >= 0:
+            if local_lock is None:
+                self._refuse_other_file(remote)
+            elif self._compare_lines(remote) >= 0:
                 return
-            files.write("lock.json", lock.decode())
-        here = _here(self._folder.path)
-        rows = self._rows_of_lines()
-        same = {
-            name
-            for name in here
-            if name in rows and name in there and here[name][0] == there[name].size
-        }
-        others = [
-            name for name in there if _is_ours(name) and name not in _LINES and name not in same
-        ]
-        self._place.fetch(others, files)
+            files.write("lock.json", content.decode())
+        self._place.fetch(self._list_missing(remote), files)
         for name in _LINES:
-            if name in there:
+            if name in remote:
                 self._place.fetch([name], files)
 
+    def _list_missing(self, remote: dict[str, fs.FileInfo]) -> list[str]:
+        """Return the files in the mirror to download, without the lines of records.
+
+        Rows that a line names are the same if their size is.
+        """
+        local = _here(self._folder.path)
+        rows = self._rows_of_lines()
+        missing: list[str] = []
+        for name, info in remote.items():
+            is_same = name in local and name in rows and local[name][0] == info.size
+            if _is_ours(name) and name not in _LINES and not is_same:
+                missing.append(name)
+        return missing
+
     def begin(self) -> None:
-        """The first copy, with the lock of this run. Raises StoreError where the place cannot be written to."""
+        """Make the first copy, with the lock of this run. Raise StoreError if that fails."""
         try:
             self._push()
         except OSError as error:
-            raise StoreError(
-                f"{self._place.say_unreachable(error)}; check the place and the keys"
-            ) from error
+            raise self._unreachable(error) from error
         self._is_open = True
 
+    def _unreachable(self, error: OSError) -> StoreError:
+        return StoreError(f"{self._place.say_unreachable(error)}; check the place and the keys")
+
     def push(self, *, is_last: bool = False) -> None:
-        """Copy what is new. A place that fails is tried again later, and at the end in any case."""
+        """Upload what is new. Retry a failed upload later, and at the end in any case."""
         began = time.monotonic()
         if not self._is_open or (began < self._not_before and not is_last):
             return
@@ -188,81 +207,88 @@ class Mirror:
             self._observer.warn(f"{error}; nothing more is copied")
         else:
             if self._is_failing:
-                self._observer.note(f"{self._place.shown} is reached again, and complete")
+                self._observer.note(f"{self._place.safe_url} is reached again, and complete")
             self._is_failing = False
 
     def _rest(self, error: OSError, began: float, *, is_last: bool) -> None:
-        later = (
-            "the same command copies what is missing"
-            if is_last
-            else "the run goes on, and tries again"
-        )
         if is_last or not self._is_failing:
-            self._observer.warn(f"{self._place.say_unreachable(error)}: {later}")
+            advice = "the run goes on, and tries again"
+            if is_last:
+                advice = "the same command copies what is missing"
+            self._observer.warn(f"{self._place.say_unreachable(error)}: {advice}")
         self._is_failing = True
         self._left = None
         now = time.monotonic()
         self._not_before = now + REST * (now - began)
 
     def _push(self) -> None:
-        there = self._place.list_files() if self._left is None else self._lines_there()
-        if self._left is None or self._left != _marks(there):
-            if self._compare_lines(there) < 0:
+        remote = self._place.list_files() if self._left is None else self._lines_there()
+        if self._left is None or self._left != _marks(remote):
+            if self._compare_lines(remote) < 0:
                 raise self._other_study()
-            self._know(there)
-        here = _here(self._folder.path)
-        new = [name for name, state in here.items() if self._known.get(name) != state]
-        order = [name for name in _DOCUMENTS if name in new]
-        self._copy(order, here)
-        self._copy([name for name in new if name not in _LINES and name not in order], here)
+            self._know(remote)
+        local = _here(self._folder.path)
+        new = [name for name, state in local.items() if self._mirrored.get(name) != state]
+        documents = [name for name in _DOCUMENTS if name in new]
+        self._copy(documents, local)
+        self._copy([name for name in new if name not in _LINES and name not in documents], local)
         for name in _LINES:
             if name in new:
-                self._copy([name], here)
+                self._copy([name], local)
         self._left = _marks(self._lines_there())
 
-    def _copy(self, names: Iterable[str], here: Known) -> None:
+    def _copy(self, names: Iterable[str], local: FileStates) -> None:
         def copy(name: str) -> None:
             self._place.put(name, self._folder.path / name)
-            self._known[name] = here[name]
+            self._mirrored[name] = local[name]
 
         _each(copy, names)
 
     def _lines_there(self) -> dict[str, fs.FileInfo]:
+        """Return the files of record lines that the mirror has."""
         paths = [f"{self._place.path}/{name}" for name in _LINES]
-        found = zip(_LINES, self._place.files.get_file_info(paths), strict=True)
-        return {name: info for name, info in found if info.type is fs.FileType.File}
+        infos = zip(_LINES, self._place.files.get_file_info(paths), strict=True)
+        return {name: info for name, info in infos if info.type is fs.FileType.File}
 
-    def _know(self, there: dict[str, fs.FileInfo]) -> None:
-        """Which rows need no copy: those that a line in the mirror names. Others may be of a run that was killed."""
-        names = _rows_in(self._place.read(name) for name in _LINES if name in there)
-        here = _here(self._folder.path)
-        self._known = {name: here[name] for name in names if name in here and name in there}
-        self._known = {
-            name: state for name, state in self._known.items() if state[0] == there[name].size
-        }
+    def _know(self, remote: dict[str, fs.FileInfo]) -> None:
+        """Find out which rows need no copy, because a line in the mirror names them.
 
-    def _compare_lines(self, there: dict[str, fs.FileInfo]) -> int:
-        """Below 0: the mirror has more. Raises StoreError where both have lines that the other lacks."""
-        more_here = more_there = False
+        Other rows there may be from a run that was killed.
+        """
+        rows = _rows_in(self._place.read(name) for name in _LINES if name in remote)
+        local = _here(self._folder.path)
+        self._mirrored = {}
+        for name in rows:
+            if name in local and name in remote and local[name][0] == remote[name].size:
+                self._mirrored[name] = local[name]
+
+    def _compare_lines(self, remote: dict[str, fs.FileInfo]) -> int:
+        """Return 1 if the folder has more lines, -1 if the mirror has, or 0 if both are equal.
+
+        Raise StoreError if each has lines that the other lacks.
+        """
+        more_here = False
+        more_there = False
         for name in _LINES:
-            mirrored = _whole_lines(self._place.read(name)) if name in there else b""
-            own = _whole_lines(_content(self._folder.path / name))
-            if not own.startswith(mirrored) and not mirrored.startswith(own):
+            mirrored = _whole_lines(self._place.read(name)) if name in remote else b""
+            local = _whole_lines(_content(self._folder.path / name))
+            if not local.startswith(mirrored) and not mirrored.startswith(local):
                 raise self._other_study()
-            more_here |= len(own) > len(mirrored)
-            more_there |= len(mirrored) > len(own)
+            more_here |= len(local) > len(mirrored)
+            more_there |= len(mirrored) > len(local)
         if more_here and more_there:
             raise self._other_study()
         return int(more_here) - int(more_there)
 
-    def _refuse_other_file(self, there: dict[str, fs.FileInfo]) -> None:
-        """A study.yaml where no run began is a person's own, unless it says the same."""
-        own = self._folder.study_file
-        if (
-            own.exists()
-            and "study.yaml" in there
-            and read_bytes(own) != self._place.read("study.yaml")
-        ):
+    def _refuse_other_file(self, remote: dict[str, fs.FileInfo]) -> None:
+        """Raise StoreError for a study.yaml without a run that differs from the mirror's.
+
+        It belongs to the user.
+        """
+        file = self._folder.study_file
+        if not file.exists() or "study.yaml" not in remote:
+            return
+        if read_bytes(file) != self._place.read("study.yaml"):
             raise self._other_study()
 
     def _rows_of_lines(self) -> set[str]:
@@ -270,38 +296,46 @@ class Mirror:
 
     def _other_study(self) -> StoreError:
         return StoreError(
-            f"{self._place.shown} has records of another run than {self._folder.path}; give another place, or another "
-            "folder with --into"
+            f"{self._place.safe_url} has records of another run than {self._folder.path}; "
+            "give another place, or another folder with --into"
         )
 
 
 def _is_ours(name: str) -> bool:
-    """Only what bitbench writes: a person's own files in the folder stay where they are."""
+    """Return True for a file that bitbench writes: the user's own files stay where they are."""
     top, is_below, _ = name.partition("/")
     if name.endswith(".partial"):
         return False
-    return top in _FOLDERS if is_below else name in _DOCUMENTS or name in _LINES
+    if is_below:
+        return top in _FOLDERS
+    return name in _DOCUMENTS or name in _LINES
 
 
-def _here(folder: Path) -> Known:
-    """Plain files that belong into a mirror, with size and time."""
+def _here(folder: Path) -> FileStates:
+    """Return the plain files of a study folder that belong into a mirror."""
     paths = [folder / name for name in (*_DOCUMENTS, *_LINES)]
     for below in _FOLDERS:
         paths += sorted((folder / below).rglob("*"))
-    found: Known = {}
+    states: FileStates = {}
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if _is_ours(name) and path.is_file() and not path.is_symlink():
             state = path.stat()
-            found[name] = (state.st_size, state.st_mtime_ns)
-    return found
+            states[name] = (state.st_size, state.st_mtime_ns)
+    return states
 
 
-def _marks(there: dict[str, fs.FileInfo]) -> dict[str, tuple[int, int]]:
-    return {name: (there[name].size, there[name].mtime_ns or 0) for name in _LINES if name in there}
+def _marks(remote: dict[str, fs.FileInfo]) -> FileStates:
+    """Return size and time of the record lines in a mirror, to notice if another run writes."""
+    marks: FileStates = {}
+    for name in _LINES:
+        if name in remote:
+            marks[name] = (remote[name].size, remote[name].mtime_ns or 0)
+    return marks
 
 
 def _rows_in(contents: Iterable[bytes]) -> set[str]:
+    """Return the names of the files of rows that these lines mention."""
     return {name.decode() for content in contents for name in _ROWS.findall(content)}
 
 
@@ -310,15 +344,16 @@ def _content(path: Path) -> bytes:
 
 
 def _whole_lines(content: bytes) -> bytes:
+    """Return the content without an incomplete last line."""
     return content[: content.rfind(b"\n") + 1]
 
 
 def _each(work: Callable[[str], None], names: Iterable[str]) -> None:
+    """Call `work` for each name in a few threads, and raise its first error."""
     with ThreadPoolExecutor(COPIES_AT_ONCE) as workers:
         try:
             list(workers.map(work, names))
         except BaseException:
-            workers.shutdown(
-                wait=False, cancel_futures=True
-            )  # each would wait as long as the one that failed
+            # Each of the others would take as long as the one that failed.
+            workers.shutdown(wait=False, cancel_futures=True)
             raise

@@ -1,4 +1,4 @@
-"""What features offer to a run: other machines. And the log that listens to a run from Python."""
+"""Other machines that features offer to a run, and the log observer for runs from Python."""
 
 import logging
 from collections.abc import Callable
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
     from bitbench.running.runner import StudyRun
 
 
-Executor = Callable[
-    ["StudyRun"], None
-]  # fills the folder of a study, as `bitbench.running.loop` does on this machine
+# Fills the folder of a study, as `bitbench.running.loop` does on this machine.
+Executor = Callable[["StudyRun"], None]
 
 
-def executor_at(where: str) -> Executor:
-    """`where`: such as ray://HEAD:PORT."""
-    executor: Executor = _on("executors", where)(where)
+def executor_at(address: str) -> Executor:
+    """Return the executor for an address such as ray://HEAD:PORT. Raise UsageError if none fits."""
+    executor: Executor = _on("executors", address)(address)
     return executor
 
 
 def load_client(
     nodes: int | None, on: str | None, *, api_key_env: str
 ) -> AbstractContextManager[LoadClient]:
-    """This machine alone; or `nodes` of the machines that `on` names, all of them by default. Raises UsageError."""
-    from bitbench.engines.endpoint import (
-        endpoint_api_key,
-    )  # these two bring pyarrow, which no other function here needs
+    """Return the load client of this machine, or of `nodes` of the machines at the address `on`.
+
+    `nodes` defaults to all of these machines. Raise UsageError for options that do not fit.
+    """
+    # These two import pyarrow, which no other function here needs.
+    from bitbench.engines.endpoint import endpoint_api_key
     from bitbench.loadgen.workers import LoadWorkers
 
     if on is None and nodes is not None:
@@ -46,24 +47,27 @@ def load_client(
     return client
 
 
-def _on(group: str, where: str) -> Any:
-    known, scheme = offered(group), where.partition(":")[0]
-    if scheme not in known:
-        begins = f"write something that begins with {', '.join(known)}"
-        raise UsageError(
-            f"--on {where}: {begins if known else 'this installation has no feature for other machines'}"
-        )
-    return known[scheme].load()
+def _on(group: str, address: str) -> Any:
+    """Return what a feature offers for the scheme of this address."""
+    by_scheme = offered(group)
+    scheme = address.partition(":")[0]
+    if scheme in by_scheme:
+        return by_scheme[scheme].load()
+    advice = "this installation has no feature for other machines"
+    if by_scheme:
+        advice = f"write something that begins with {', '.join(by_scheme)}"
+    raise UsageError(f"--on {address}: {advice}")
 
 
 _LOG = logging.getLogger("bitbench")
 
 
 class _VisibleFilter(logging.Filter):
-    """A log is often a terminal: names and answers from elsewhere are spelled out."""
+    """A filter that escapes control characters: a log is often a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = visible(record.getMessage()), ()
+        record.msg = visible(record.getMessage())
+        record.args = ()
         return True
 
 
@@ -71,7 +75,7 @@ _LOG.addFilter(_VisibleFilter())
 
 
 class LogObserver:
-    """An Observer: warnings of the logger `bitbench` are what a person should see, the rest is `info`."""
+    """An Observer that logs to `bitbench`: a warning for what a person should see, else info."""
 
     def study_started(self, plan: Plan, trials_done: int) -> None:
         _LOG.info("%s: %d points, %d trials done", plan.study.name, len(plan.points), trials_done)
@@ -84,10 +88,11 @@ class LogObserver:
         _LOG.info("%s %s: %s", record.id, record.config.name, record.cause or "ready")
 
     def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:
-        _LOG.debug("%s: %s %d", point.name, "warm-up" if warmup else "trial", index)
+        kind = "warm-up" if warmup else "trial"
+        _LOG.debug("%s: %s %d", point.name, kind, index)
 
     def trial_running(self, progress: LoadProgress) -> None:
-        """A few times a second: too much for a log."""
+        """Log nothing: this is called a few times a second."""
 
     def trial_finished(self, record: TrialRecord) -> None:
         _LOG.info("%s %s: %s", record.id, record.point.name, record.cause or record.outcome)

@@ -1,4 +1,4 @@
-"""What has been recorded of a study, and what that leaves to do of a block."""
+"""The recorded results of a study, and the trials and scores that they leave to do."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -19,16 +19,16 @@ from bitbench.running.residence import Chunk, Residence
 from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.workload import Workload
 
-# Outcomes that the same inputs give again: the point is not tried in later blocks.
+# The same inputs give these outcomes again, so later blocks do not retry the point.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
-# Others (a crash, a timeout) may be bad luck: tried once more, in another block with a new instance.
+# Other failures (a crash, a timeout) may be bad luck. A later block retries them in a new instance.
 FAILED_BLOCKS_BEFORE_GIVING_UP = 2
-# A trial in which our own client was late does not count and is repeated, so many times per block and call.
+# Repeats per block and call of a trial in which our own client was late.
 CLIENT_BOUND_REPEATS = 5
-# One that was disturbed is repeated so many times per block and call, in a new instance where the old one is gone:
-# whoever interferes twice will again.
+# Repeats per block and call of a disturbed trial, in a new instance if the old one is gone. A
+# source that disturbs two attempts will disturb the next.
 DISTURBED_REPEATS = 1
-# A block whose machine was lost is repeated so many times, elsewhere where there is another machine.
+# Repeats of a block whose machine was lost, on another machine if there is one.
 LOST_REPEATS = 3
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ Recorded = TrialRecord | InstanceRecord | QualityRecord
 
 @dataclass(frozen=True)
 class BlockTask:
-    """What one block measures: so many rounds of these points."""
+    """The points that one block measures, and in how many rounds."""
 
     block: int
     rounds: int
@@ -45,33 +45,31 @@ class BlockTask:
 
 
 def repeatable_rejections(records: Collection[Recorded]) -> frozenset[str]:
-    """Ids of what the machine spoiled in earlier calls: the machine may be free by now, so these are tried again.
+    """Return the ids of records that the machine spoiled in earlier calls, to be tried again.
 
-    Not where others of the block ran one after the other and have results: a trial of now would be compared with those
-    of another hour. Where configs take turns, it has rounds of its own, beside the baseline.
+    The machine may be free by now. A trial is not repeated if another config of its block ran
+    without turns and has a result: the two would be hours apart. Configs that take turns are
+    repeated, because they get additional rounds with their baseline.
     """
-    trials = [
-        record
-        for record in records
-        if isinstance(record, TrialRecord) and record.kind == "measured"
-    ]
-    visited: dict[tuple[str, int], set[Config]] = defaultdict(set)
+    trials: list[TrialRecord] = []
+    measured_alone: dict[tuple[str, int], set[Config]] = defaultdict(set)
+    for record in records:
+        if isinstance(record, TrialRecord) and record.kind == "measured":
+            trials.append(record)
+            if record.outcome is Outcome.OK and record.round is None:
+                measured_alone[record.point.workload, record.block].add(record.point.config)
+    final: set[str] = set()
     for trial in trials:
-        if trial.outcome is Outcome.OK and trial.round is None:
-            visited[trial.point.workload, trial.block].add(trial.point.config)
-    kept = {
-        trial.id
-        for trial in trials
-        if visited[trial.point.workload, trial.block] - {trial.point.config}
-    }
-    return frozenset(record.id for record in records if record.outcome in NOT_THE_ENGINES) - kept
+        if measured_alone[trial.point.workload, trial.block] - {trial.point.config}:
+            final.add(trial.id)
+    return frozenset(record.id for record in records if record.outcome in NOT_THE_ENGINES) - final
 
 
 class Progress:
-    """Answers what a block still lacks, from the records and what was decided about the block."""
+    """The records and decisions of a study. It answers what a block still lacks."""
 
     def __init__(self, plan: Plan, repeatable: Collection[str] = ()) -> None:
-        """`repeatable`: ids of records that do not count as attempts (see `repeatable_rejections`)."""
+        """`repeatable` has ids of records that do not count (see `repeatable_rejections`)."""
         self._plan = plan
         self._configs = plan.configs
         self._repeatable = repeatable
@@ -83,33 +81,30 @@ class Progress:
             lambda: defaultdict(list)
         )
         self._quality: dict[Config, list[Outcome]] = defaultdict(list)
-        self._scored_in: dict[Config, str] = {}  # the instance that told its quality
-        self._restarted: set[Config] = set()  # scored in a second start, or tried
+        self._scored_in: dict[Config, str] = {}  # the instance whose quality was scored
+        self._restarted: set[Config] = set()  # configs whose second start was scored or failed
         self._scored = frozenset(plan.quality)
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
-        self._lost: Counter[int] = Counter()  # machines that went away, by block
+        self._lost: Counter[int] = Counter()  # number of lost machines, by block
         self._tasks: dict[int, BlockTask] = {}
 
     def begin(self, task: BlockTask) -> None:
-        """Take note of what a block measures, or of its new number of rounds."""
+        """Register what a block measures, or its new number of rounds."""
         self._tasks[task.block] = task
 
     def task(self, block: int) -> BlockTask:
         return self._tasks[block]
 
     def add(self, records: Iterable[Recorded]) -> None:
+        """Count these records."""
         for record in records:
             is_repeatable = record.id in self._repeatable
             if isinstance(record, QualityRecord):
                 self._add_quality(record, is_repeatable=is_repeatable)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.point][record.block].append(record)
-            elif (
-                isinstance(record, InstanceRecord)
-                and record.outcome is Outcome.LOST
-                and not is_repeatable
-            ):
-                self._lost[record.block] += 1
+            elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST:
+                self._lost[record.block] += not is_repeatable
 
     def _add_quality(self, record: QualityRecord, *, is_repeatable: bool) -> None:
         if record.condition is Condition.RESTARTED:
@@ -123,59 +118,67 @@ class Progress:
         return self._trials[point][block]
 
     def metrics_of(self, point: Point, block: int) -> list[TrialMetrics]:
-        """Those of all attempts, by which a late client is judged; not of another machine, where the block was lost."""
-        return [
-            trial.metrics
-            for trial in self._trials[point][block]
-            if trial.outcome is not Outcome.LOST
-        ]
+        """Return the metrics of all attempts at a point, for the verdict on a late client.
+
+        Attempts on a machine that was lost are left out.
+        """
+        trials = self._trials[point][block]
+        return [trial.metrics for trial in trials if trial.outcome is not Outcome.LOST]
 
     def wants_second(self, config: Config, block: int) -> bool:
-        """Whether no turn of this config had a second trial in this block."""
-        return not any(
-            trial.turn for point in self._points[config] for trial in self._trials[point][block]
-        )
+        """Return True if no turn of this config had a second trial in this block."""
+        for point in self._points[config]:
+            if any(trial.turn for trial in self._trials[point][block]):
+                return False
+        return True
 
     def rounds_of(self, point: Point, block: int) -> int:
-        """Return how many of its trials count. The second of a turn is beside those."""
-        return sum(
-            trial.outcome is Outcome.OK and trial.turn == 0 for trial in self._trials[point][block]
-        )
+        """Return how many trials of a point count. The second trial of a turn does not."""
+        count = 0
+        for trial in self._trials[point][block]:
+            count += trial.outcome is Outcome.OK and trial.turn == 0
+        return count
 
     def wants_trial(self, point: Point, block: int) -> bool:
-        """Whether this point needs another trial in this block."""
+        """Return True if this point needs another trial in this block."""
         task = self._tasks[block]
         if point not in task.points or self.rounds_of(point, block) >= task.rounds:
             return False
         return self.accepts_trial(point, block)
 
     def accepts_trial(self, point: Point, block: int) -> bool:
-        """Whether one more could have a result: none failed in this block, and it was not given up before."""
-        tried = [trial for trial in self._trials[point][block] if trial.id not in self._repeatable]
-        # The second trial of a turn is not repeated, so that its rejection counts against no other.
-        outcomes = Counter(
-            trial.outcome
-            for trial in tried
-            if trial.turn == 0 or trial.outcome not in NOT_THE_ENGINES
-        )
+        """Return True if another trial could have a result.
+
+        It could not if a trial failed in this block or the point was given up before.
+        """
+        outcomes: Counter[Outcome] = Counter()
+        for trial in self._trials[point][block]:
+            # The second trial of a turn is not repeated, so its rejection does not count.
+            is_second_rejected = trial.turn != 0 and trial.outcome in NOT_THE_ENGINES
+            if trial.id not in self._repeatable and not is_second_rejected:
+                outcomes[trial.outcome] += 1
         if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
-        if (
-            outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS
-            or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS
-        ):
+        if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS:
             return False
-        if self._lost[block] > LOST_REPEATS:
+        if outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS or self._lost[block] > LOST_REPEATS:
             return False
         return outcomes[Outcome.OK] > 0 or not self._given_up(point)
 
     def rounds_begun(self, block: int) -> int:
-        """Those of other chunks and of an interrupted run included: a number stands for one round of the block."""
-        rounds = [trial.round for blocks in self._trials.values() for trial in blocks[block]]
-        return max((number + 1 for number in rounds if number is not None), default=0)
+        """Return how many rounds of a block have begun, in all of its chunks and all runs."""
+        begun = 0
+        for trials_by_block in self._trials.values():
+            for trial in trials_by_block[block]:
+                if trial.round is not None:
+                    begun = max(begun, trial.round + 1)
+        return begun
 
     def is_round_complete(self, block: int, rounds: int) -> bool:
-        """Return whether all points have so many rounds that can have a trial, and one more needs no start."""
+        """Return True if all points that accept trials have this many rounds.
+
+        It is False if another round would need a launch.
+        """
         last_rounds: set[int | None] = set()
         configs: set[Config] = set()
         for point in self._tasks[block].points:
@@ -187,86 +190,105 @@ class Progress:
         return len(last_rounds) == 1 and (None not in last_rounds or len(configs) == 1)
 
     def wanted_score(self, config: Config, instance_id: str | None) -> Condition | None:
-        """How this instance, or any new one, is to be asked about quality; None: not at all. The second start of a
-        config that has its quality is asked for some of it again, once."""
+        """Return how to score the quality in this instance, or in any new one, or None.
+
+        The second instance of a config that has a score repeats a part of it, once.
+        """
         if self.wants_quality(config):
             return Condition.ALONE
         scored_in = self._scored_in.get(config)
-        is_second = (
-            scored_in is not None and scored_in != instance_id and config not in self._restarted
-        )
-        return Condition.RESTARTED if is_second else None
+        if scored_in is None or scored_in == instance_id or config in self._restarted:
+            return None
+        return Condition.RESTARTED
 
     def wants_quality(self, config: Config) -> bool:
-        """Return whether nothing says it yet. A failure that may be bad luck is tried again, in another instance."""
+        """Return True if the quality of this config is still to be scored.
+
+        Another instance retries a failure that may be bad luck.
+        """
         if config not in self._scored:
             return False
         outcomes = self._quality[config]
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
-        disturbed, lost = outcomes.count(Outcome.DISTURBED), outcomes.count(Outcome.LOST)
+        disturbed = outcomes.count(Outcome.DISTURBED)
+        lost = outcomes.count(Outcome.LOST)
         if disturbed > DISTURBED_REPEATS or lost > LOST_REPEATS:
             return False
         return len(outcomes) - disturbed - lost < FAILED_BLOCKS_BEFORE_GIVING_UP
 
     def configs_left(self, block: int) -> list[Config]:
-        """Return the configs that lack trials in this block, in its order."""
+        """Return the configs that lack trials, in the order of the block."""
         return [member.config for member in self._members(block)]
 
     def next_group(self, block: int, residence: Residence) -> Group | None:
-        """Return the configs of a chunk that lack trials, beside their baseline; None where the block is complete."""
-        wanted = {member.config: member for member in self._members(block)}
+        """Return the configs of a chunk that lack trials, with their baseline.
+
+        Return None if the block is complete.
+        """
+        members = {member.config: member for member in self._members(block)}
         chunks = residence.chunks(self._tasks[block].points)
         for chunk in self._shuffled(chunks, block, "chunks"):
-            if not wanted.keys().isdisjoint(chunk):
-                members = [member for config, member in wanted.items() if config in chunk]
-                return self._group(block, chunk, members)
+            if not members.keys().isdisjoint(chunk):
+                present = [member for config, member in members.items() if config in chunk]
+                return self._group(block, chunk, present)
         return None
 
     def _group(self, block: int, chunk: Chunk, members: list[Member]) -> Group:
-        """Add the baseline where others of its chunk have rounds left, since they are compared through it."""
+        """Return the group of these members, with the baseline that they are compared through."""
         baseline = self._baseline_of.get(members[0].config)
         if len(chunk) == 1 or baseline not in chunk:
             baseline = None
         elif all(member.config != baseline for member in members):
-            asked = {workload.name for member in members for workload in member.workloads}
-            points = [point for point in self._points[baseline] if point.workload in asked]
-            beside = self._member(
-                baseline, block, [point for point in points if self.accepts_trial(point, block)]
-            )
-            members = [*members, beside] if beside.workloads else members
+            baseline_member = self._find_baseline_member(baseline, block, members)
+            if baseline_member is not None:
+                members = [*members, baseline_member]
         return Group(
             block=block, members=tuple(members), rounds=self._tasks[block].rounds, baseline=baseline
         )
 
+    def _find_baseline_member(
+        self, baseline: Config, block: int, members: list[Member]
+    ) -> Member | None:
+        """Return the baseline with the workloads of the others, or None if it accepts no trials."""
+        compared: set[str] = set()
+        for member in members:
+            compared.update(workload.name for workload in member.workloads)
+        points: list[Point] = []
+        for point in self._points[baseline]:
+            if point.workload in compared and self.accepts_trial(point, block):
+                points.append(point)
+        return self._member(baseline, block, points) if points else None
+
     def next_quality(self) -> Group | None:
-        """Return one config whose speed is not asked for, or is known already; then, for a noise floor, one that is
-        unquantized and had no second start."""
+        """Return the next config to score without trials, or None.
+
+        First come configs that lack a score. Then come second starts of unquantized configs, for
+        the noise floor.
+        """
         shuffled = self._shuffled(self._configs, 0, "configs")
-        left = [config for config in shuffled if self.wants_quality(config)]
-        again = [config for config in shuffled if self._wants_second_start(config)]
-        for config in (*left, *again):
-            return Group(block=0, members=(Member(config=config, workloads=()),), rounds=0)
+        for needs_start in (self.wants_quality, self._wants_second_start):
+            for config in shuffled:
+                if needs_start(config):
+                    member = Member(config=config, workloads=())
+                    return Group(block=0, members=(member,), rounds=0)
         return None
 
     def _wants_second_start(self, config: Config) -> bool:
         quality = self._plan.study.quality
-        if (
-            quality is None
-            or not quality.noise_floor
-            or not self._plan.variant(config.variant).is_dense
-        ):
+        if quality is None or not quality.noise_floor:
             return False
-        return self.wanted_score(config, None) is Condition.RESTARTED
+        is_dense = self._plan.variant(config.variant).is_dense
+        return is_dense and self.wanted_score(config, None) is Condition.RESTARTED
 
     def _members(self, block: int) -> list[Member]:
-        """Return the configs that lack trials in this block, each with its workloads in the order of the block."""
-        found: list[Member] = []
+        """Return the configs that lack trials, with their workloads, in the order of the block."""
+        members: list[Member] = []
         for config in self._shuffled(self._configs, block, "configs"):
-            wanted = [point for point in self._points[config] if self.wants_trial(point, block)]
-            if wanted:
-                found.append(self._member(config, block, wanted))
-        return found
+            points = [point for point in self._points[config] if self.wants_trial(point, block)]
+            if points:
+                members.append(self._member(config, block, points))
+        return members
 
     def _member(self, config: Config, block: int, points: Sequence[Point]) -> Member:
         workloads: list[Workload] = []
@@ -281,6 +303,7 @@ class Progress:
         return shuffled
 
     def _given_up(self, point: Point) -> bool:
+        """Return True if a failure is final, or too many blocks failed."""
         failed_blocks = 0
         for trials in self._trials[point].values():
             outcomes = {trial.outcome for trial in trials} - {Outcome.OK, *NOT_THE_ENGINES}

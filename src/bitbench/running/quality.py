@@ -1,4 +1,4 @@
-"""Joins what quality needs: the material of each model, and its measurement in an instance that is up."""
+"""The quality inputs of each model, and the measurement of quality in a ready instance."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -25,13 +25,13 @@ from bitbench.study.variant import Variant
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Has transformers, for the tokenizer of a model whose engine has no environment of its own.
+# It has transformers, for the tokenizer of a model whose engine has no environment.
 TOKENIZER_ENVIRONMENT = "transformers"
 
 
 @dataclass(frozen=True)
 class QualityDraft:
-    """A measurement of quality before the store has given it an id, with its rows."""
+    """A quality measurement before the store has given it an id, with its rows."""
 
     record: QualityRecord
     scores: "pa.Table | None" = None
@@ -39,7 +39,7 @@ class QualityDraft:
 
 @dataclass(frozen=True)
 class QualityKit:
-    """What is asked of each variant of a model, and with what."""
+    """The quality inputs for all variants of a model, and the tools that use them."""
 
     material: QualityMaterial
     tools: TaskTools | None
@@ -47,7 +47,7 @@ class QualityKit:
 
 @dataclass(frozen=True)
 class KitMaker:
-    """Where things are on this machine."""
+    """A maker of quality inputs, which knows where engines and models are on this machine."""
 
     engines: Mapping[str, Engine]
     python_of: Callable[[str], Path]
@@ -57,7 +57,10 @@ class KitMaker:
     def kits(
         self, plan: Plan, writer: Writer, note: Callable[[str], None]
     ) -> dict[str, QualityKit]:
-        """By model: from the study's folder, or made and put there. Empty where a study asks for no quality."""
+        """Return the quality inputs by model, and write missing ones to the study's folder.
+
+        The result is empty if the study measures no quality.
+        """
         kits: dict[str, QualityKit] = {}
         for config in plan.quality:
             variant = plan.variant(config.variant)
@@ -73,27 +76,31 @@ class KitMaker:
         writer: Writer,
         note: Callable[[str], None],
     ) -> QualityKit:
-        quality, tokenizer = plan.study.quality, self.model_folder(variant.model)
-        assert quality is not None  # a plan has quality only where its study asks for it
+        quality = plan.study.quality
+        tokenizer = self.model_folder(variant.model)
+        assert quality is not None  # a plan has quality only if its study has
         material = writer.folder.material(variant.model_name)
         if material is None:
             note(f"cutting the corpus into windows for {variant.model_name}")
             setup = plan.study.engine(config.engine)
             environment = setup.environment(self.engines[setup.engine].environment)
             python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
-            material = make_material(
-                read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python
-            )
+            corpus = read_corpus(quality.corpus, self.study_folder)
+            material = make_material(corpus, quality, tokenizer, python)
             writer.write_material(variant.model_name, material)
         return self.kit_of(material, variant.model, quality)
 
     def kit_of(self, material: QualityMaterial, model: str, quality: Quality) -> QualityKit:
+        """Return the inputs with the tools for lm-eval tasks, if the study has such tasks."""
         if not quality.lm_eval_tasks:
             return QualityKit(material, None)
-        python, tokenizer = self.python_of(ENVIRONMENT), self.model_folder(model)
-        return QualityKit(
-            material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens)
+        tools = TaskTools(
+            self.python_of(ENVIRONMENT),
+            self.study_folder,
+            self.model_folder(model),
+            quality.context_tokens,
         )
+        return QualityKit(material, tools)
 
 
 def fill_quality_draft(
@@ -105,34 +112,37 @@ def fill_quality_draft(
     draft: QualityRecord,
     on_step: Callable[[str], None],
 ) -> QualityDraft:
-    """The draft, filled with what an instance that is ready says under the draft's condition."""
-    quality, scoring, started = plan.study.quality, engine.scoring, time.monotonic()
+    """Measure quality in a ready instance as the draft says, and return the filled draft."""
+    started = time.monotonic()
+    quality = plan.study.quality
+    scoring = engine.scoring
     assert quality is not None
     assert scoring is not None  # other engines are not in the plan
     job = QualityJob(endpoint, scoring, quality, kit.material, kit.tools, plan.study.limits.request)
+    results: dict[str, object] = {}
     try:
         if draft.condition is Condition.RESTARTED:
             on_step("the noise between starts")
-            scores, said = measure_quality_again(job), dict[str, object]()
+            scores = measure_quality_again(job)
         else:
-            scores, said = measure_quality(job, on_step)
+            scores, results = measure_quality(job, on_step)
     except AskingFailed as failed:
-        return QualityDraft(
-            failed_quality_record(draft, failed.failure, time.monotonic() - started)
-        )
-    found = {
+        duration_s = time.monotonic() - started
+        return QualityDraft(failed_quality_record(draft, failed.failure, duration_s))
+    update = {
         "duration_s": time.monotonic() - started,
         "corpus": kit.material.facts,
         "top_tokens": quality.top_tokens,
         "tokens": scores.num_rows,
-        **said,
+        **results,
     }
-    return QualityDraft(draft.model_copy(update=found), scores)
+    return QualityDraft(draft.model_copy(update=update), scores)
 
 
 def new_quality_record(
     config: Config, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
 ) -> QualityRecord:
+    """Return a record without scores."""
     return QualityRecord(
         id="",
         config=config,
@@ -147,4 +157,5 @@ def new_quality_record(
 def failed_quality_record(
     draft: QualityRecord, failure: Failure, duration_s: float
 ) -> QualityRecord:
+    """Return the record of a measurement that failed after this time."""
     return draft.model_copy(update={**dict(failure), "duration_s": duration_s})

@@ -1,4 +1,4 @@
-"""The study that the options of `bitbench quality` ask for."""
+"""Makes and runs the study that the options of `bitbench quality` describe."""
 
 import os
 import re
@@ -18,9 +18,7 @@ from bitbench.study.environment import Device
 from bitbench.study.quality import is_study_task_file
 from bitbench.study.study import Study
 from bitbench.study.study_file import StudySource, checked, study_file_text
-from bitbench.util.errors import (
-    QualityError,
-)
+from bitbench.util.errors import QualityError
 from bitbench.util.files import SafeFolder
 
 STUDY_FILE = "quality-study.yaml"
@@ -28,7 +26,10 @@ STUDY_FILE = "quality-study.yaml"
 
 @dataclass(frozen=True)
 class QualityOptions:
-    """Whose quality is measured, and on what. None: what a study file without that field means."""
+    """The options of a quality study.
+
+    None has the meaning of a study file without that field.
+    """
 
     model: str
     recipes: tuple[str, ...]
@@ -42,47 +43,52 @@ class QualityOptions:
 
 
 def measure_quality_study(
-    at: Workplace, options: QualityOptions, into: Path | None, observer: Observer
+    workplace: Workplace, options: QualityOptions, into: Path | None, observer: Observer
 ) -> StudyFolder:
-    """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
-    to that folder. Raises QualityError for a shape, whose weights are random."""
-    if library.look_up_model(options.model, at.home).facts.random_weights:
+    """Run the parts of a quality study that its folder still lacks.
+
+    The study file is written to that folder, and its paths are relative to the folder. Raise
+    QualityError for a model of random weights.
+    """
+    if library.look_up_model(options.model, workplace.home).facts.random_weights:
         raise QualityError(no_quality_of_random_weights(options.model))
     folder = into or Path(f"quality-{Path(options.model).name}")
-    study = quality_study(options, folder, at.device)
+    study = quality_study(options, folder, workplace.device)
     text = study_file_text(study)
     source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
-    return measure_study(source, folder, observer, at)
+    return measure_study(source, folder, observer, workplace)
 
 
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
-    files = [os.path.relpath(path, folder) for path in options.corpus]
-    tasks = [
-        os.path.relpath(task, folder) if is_study_task_file(task) else task
-        for task in options.tasks
-    ]
-    recipes = [
-        os.path.relpath(Path(name).expanduser(), folder) if is_recipe_file_name(name) else name
-        for name in options.recipes
-    ]
-    wanted: dict[str, Json] = {
-        "corpus": files,
+    """Return the study that these options describe, with paths relative to `folder`."""
+    tasks: list[Json] = []
+    for task in options.tasks:
+        path = os.path.relpath(task, folder) if is_study_task_file(task) else task
+        tasks.append(path)
+    recipes: list[Json] = [baseline_recipe(options.engine, device)]
+    for recipe in options.recipes:
+        is_file = is_recipe_file_name(recipe)
+        path = os.path.relpath(Path(recipe).expanduser(), folder) if is_file else recipe
+        recipes.append(path)
+    answer_tokens = None if options.answers else 0
+    quality: dict[str, Json] = {
+        "corpus": [os.path.relpath(path, folder) for path in options.corpus],
         "windows": options.windows,
         "window_tokens": options.window_tokens,
         "tasks": tasks,
-        "answer_tokens": None if options.answers else 0,
+        "answer_tokens": answer_tokens,
     }
     content: dict[str, Json] = {
         "name": re.sub(r"[^A-Za-z0-9_.+-]+", "-", f"quality-{Path(options.model).name}")[:80],
         "models": [_model(options.model)],
-        "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *recipes])),
+        "recipes": list(dict.fromkeys(recipes)),
         "engines": [options.engine],
-        "quality": {name: value for name, value in wanted.items() if value is not None},
+        "quality": {name: value for name, value in quality.items() if value is not None},
         "seed": options.seed,
     }
     return checked(lambda: Study.model_validate(content))
 
 
 def _model(model: str) -> str:
-    """A folder keeps its meaning wherever the study file lies."""
+    """Return the model, as an absolute path if it is a folder: the study file may be elsewhere."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model

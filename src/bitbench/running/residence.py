@@ -1,4 +1,4 @@
-"""Which configs of a block are in memory together and take turns."""
+"""Decides which configs of a block are in memory together and take turns."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -8,13 +8,14 @@ from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Interleaving
 
-RESIDENT_SHARE = 0.85  # of the available memory: the rest is for the load client, page cache, and the peak of one
+# Of the available memory. The rest is for the load client, the page cache and a peak.
+RESIDENT_SHARE = 0.85
 
 Chunk = tuple[Config, ...]
 
 
 class Residence:
-    """Cuts a block into chunks that fit into the memory of this machine."""
+    """A memory budget that splits a block into chunks which fit into this machine."""
 
     def __init__(
         self, plan: Plan, engines: Mapping[str, Engine], *, available_bytes: int, on_device: bool
@@ -30,28 +31,32 @@ class Residence:
         self._peaks: dict[Config, int] = {}  # bytes, as measured
 
     def add(self, trial: TrialRecord) -> None:
-        """Take note of the memory that a config needed."""
-        config, peak_bytes = trial.point.config, trial.memory.peak_bytes
+        """Register the peak memory of a config."""
+        config = trial.point.config
+        peak_bytes = trial.memory.peak_bytes
         if peak_bytes is not None:
             self._peaks[config] = max(self._peaks.get(config, 0), peak_bytes)
 
     def chunks(self, points: Collection[Point]) -> list[Chunk]:
-        """Cut the configs of these points by model, in the plan's order, so that the same ones meet in every block."""
+        """Split the configs of these points into chunks, by model and in the plan's order.
+
+        The same points give the same chunks in every block.
+        """
         present = {point.config for point in points}
-        of_model: dict[Config | None, list[Config]] = {}
+        by_baseline: dict[Config | None, list[Config]] = {}
         for config in self._configs:
             if config in present:
-                of_model.setdefault(self._baselines.get(config), []).append(config)
-        found: list[Chunk] = []
-        for baseline, own in of_model.items():
-            found += self._chunks_of_model(baseline, own)
-        return found
+                by_baseline.setdefault(self._baselines.get(config), []).append(config)
+        chunks: list[Chunk] = []
+        for baseline, configs in by_baseline.items():
+            chunks += self._chunks_of_model(baseline, configs)
+        return chunks
 
     def _chunks_of_model(self, baseline: Config | None, configs: Sequence[Config]) -> list[Chunk]:
-        """Return one chunk where all fit, else several that each hold the baseline.
+        """Return one chunk if all configs fit, or else several that each contain the baseline.
 
-        Where one does not fit beside the baseline, all run one after the other: both ways in one block would vary
-        differently.
+        If a config does not fit next to the baseline, all configs run one after the other. Both
+        ways in one block would have different variances.
         """
         if self._fit(configs):
             return [tuple(configs)]
@@ -70,25 +75,28 @@ class Residence:
         return chunks
 
     def _fit(self, configs: Iterable[Config]) -> bool:
-        """Return whether these may be in memory at once and take turns."""
+        """Return True if these configs may be in memory at once and take turns."""
         if self._schedule is Interleaving.VISITS:
             return False
+        checks_turns = self._schedule is Interleaving.AUTO
         free_bytes = self._free_bytes
         for config in configs:
-            free_bytes -= self._peak_bytes(config)
-            if free_bytes < 0 or (
-                self._schedule is Interleaving.AUTO and not self._suits_turns(config)
-            ):
+            if checks_turns and not self._suits_turns(config):
                 return False
-        return True
+            free_bytes -= self._peak_bytes(config)
+        return free_bytes >= 0
 
     def _suits_turns(self, config: Config) -> bool:
-        """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
+        """Return True if this config can take turns with others.
+
+        Engines on a device would share its memory and clocks. An engine that cannot be frozen
+        would disturb the others.
+        """
         setup = self._setups[config.engine]
         return not self._on_device and self._engines[setup.name].can_freeze(setup)
 
     def _peak_bytes(self, config: Config) -> int:
-        """As measured; before that, from its weights and what its engine usually takes besides."""
+        """Return the measured peak, or an estimate from the weights and the engine's overhead."""
         if config in self._peaks:
             return self._peaks[config]
         return self._engines[config.engine].overhead_bytes + 2 * self._weight_bytes[config.variant]

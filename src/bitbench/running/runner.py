@@ -1,5 +1,4 @@
-"""Puts a run together: plan, engines, load client, quality and schedule; on this machine, on others, on an endpoint,
-or from the options of `bitbench quality`."""
+"""Puts a run together: plan, engines, load client, quality inputs and schedule."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -44,26 +43,24 @@ from bitbench.study.plan import Plan, Point
 from bitbench.study.study import FEWEST_BLOCKS, Study
 from bitbench.study.study_file import StudySource, parse_study
 from bitbench.util import yaml_file
-from bitbench.util.errors import (
-    NotComparableError,
-    StoreError,
-    StudyFileError,
-)
+from bitbench.util.errors import NotComparableError, StoreError, StudyFileError
 from bitbench.util.files import read_bytes
 from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_duration
 from bitbench.util.version import __version__
 
-# What may change in a study file between two runs into the same folder: how long to look, not what to look at.
+# Fields that may change between two runs into the same folder: they say how long to measure, and
+# not what.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
 
 @dataclass(frozen=True)
 class StudyPart:
-    """Not all of a study's configs, or not as long as the study's own claims would have it."""
+    """A part of a study: fewer configs, or another rule for when it ends."""
 
-    of: Callable[[Plan], Plan]  # the same plan with fewer configs
-    # Which points go on after so many blocks; none: it ends. None: as the claims of the study say.
+    of: Callable[[Plan], Plan]  # returns the same plan with fewer configs
+    # Returns the points that continue after a number of blocks. An empty set ends the study. With
+    # None, the claims of the study decide.
     goes_on: Callable[[StudyFolder, int], frozenset[Point]] | None = None
 
 
@@ -71,7 +68,7 @@ def measure_study(
     study: Path | Study | StudySource,
     into: Path | StudyFolder | None,
     observer: Observer,
-    at: Workplace,
+    workplace: Workplace,
     *,
     budget_s: float | None = None,
     part: StudyPart | None = None,
@@ -79,9 +76,12 @@ def measure_study(
     mirror: str | None = None,
     key_from: Collection[str] = (),
 ) -> StudyFolder:
-    """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`: not
-    all of it. `on`: who measures; else this machine does. `mirror`: a URL where records are copied, and come from.
-    `key_from`: variables whose values a study may send as API keys, beside the usual ones."""
+    """Run a study, or what its folder still lacks, and return the folder.
+
+    `budget_s` overrides the budget of the study. `part` limits what is measured. `on` measures
+    instead of this machine. `mirror` is a URL that records are copied from before the run, and to
+    after each group. `key_from` names further variables whose values may be sent as API keys.
+    """
     require_native()
     source = StudySource.of(study).with_budget(budget_s)
     if part is None:
@@ -90,48 +90,51 @@ def measure_study(
         refuse_unusual_keys(source.study, key_from)
     except StudyFileError as error:
         raise source.located(error) from error
-    store = VariantStore(at.home, source.folder)
-    plan = ready_plan(source, store, at, observer, *([part.of] if part else []))
+    store = VariantStore(workplace.home, source.folder)
+    selections = [part.of] if part else []
+    plan = ready_plan(source, store, workplace, observer, *selections)
     folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
+    study_run = StudyRun(workplace, plan, source, store, folder, observer)
     if mirror is None:
-        _measure_run(on, StudyRun(at, plan, source, store, folder, observer), part)
+        _measure_run(on, study_run, part)
         return folder
     copied = Mirror(mirror, folder, observer)
     copied.fetch()
     try:
-        _measure_run(on, StudyRun(at, plan, source, store, folder, observer, copied), part)
+        _measure_run(on, replace(study_run, mirror=copied), part)
     finally:
         copied.push(is_last=True)
     return folder
 
 
-def _measure_run(on: Executor | None, ready: "StudyRun", part: StudyPart | None) -> None:
-    """To its end, with its records as columns."""
+def _measure_run(on: Executor | None, study_run: "StudyRun", part: StudyPart | None) -> None:
+    """Measure a study here or elsewhere, and write its records as columns, too."""
     if on is None:
-        _measure_here(ready, part)
+        _measure_here(study_run, part)
     else:
-        on(ready)
-    write_kept_tables(ready.folder)
+        on(study_run)
+    write_kept_tables(study_run.folder)
 
 
-def _measure_here(ready: "StudyRun", part: StudyPart | None) -> None:
-    folder = ready.folder
+def _measure_here(study_run: "StudyRun", part: StudyPart | None) -> None:
+    """Measure a study on this machine, and then run the extensions that it asks for."""
+    folder = study_run.folder
+    search: OpenPoints | None = None
+    if part is not None and part.goes_on is not None:
+        search = partial(part.goes_on, folder)
     with folder.writing() as writer, LoadWorkers() as load:
-        ready.begin(writer)
-        run = replace(ready.context(load), quality=ready.quality_kits(writer))
-        goes_on = part and part.goes_on
-        schedule = ready.schedule(
-            search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None
-        )
-        run_study(run, schedule, writer, ready.copy_records)
+        study_run.begin(writer)
+        run = replace(study_run.context(load), quality=study_run.quality_kits(writer))
+        schedule = study_run.schedule(search=search)
+        run_study(run, schedule, writer, study_run.copy_records)
         for key, offer in offered("after_trials").items():
-            if key in ready.plan.study.sections:
+            if key in study_run.plan.study.sections:
                 offer.load()(run, writer)
 
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A study that is planned and has its variants, for whoever measures it."""
+    """A planned study whose variants are there, ready to be measured."""
 
     at: Workplace
     plan: Plan
@@ -149,53 +152,60 @@ class StudyRun:
         name: str = THIS_HOST,
         search: SearchLimits | None = None,
     ) -> Lock:
-        """Write down what is measured, and on which `hosts`; None: on this machine, called `name`. A new folder gets
-        its lock; an old one must be about the same study, on the same host and versions: else NotComparableError or
-        StoreError."""
-        folder, lock, is_here = writer.folder, writer.folder.lock(), hosts is None
-        hosts = {name: self.at.host()} if hosts is None else hosts
-        found = resolve_run(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
-        found = found.model_copy(update={"hosts": dict(hosts)})
+        """Write the study and its lock to the folder, and return the lock.
+
+        The study runs on `hosts`, or else on this machine under `name`. A new folder gets a new
+        lock. Raise StoreError if the folder has another study, and NotComparableError if its host
+        or versions differ.
+        """
+        folder = writer.folder
+        old_lock = folder.lock()
+        is_here = hosts is None
+        if hosts is None:
+            hosts = {name: self.at.host()}
+        host = _class_of(hosts, old_lock)
+        lock = resolve_run(self.plan, self.source.folder, host, self.at.home)
+        lock = lock.model_copy(update={"hosts": dict(hosts)})
         busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
             self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
-        if lock:
+        if old_lock:
             # A search writes a new rate into the study before it is in the lock.
-            refuse_other_study(
-                _study_in(folder), self.plan.study, {"workloads"} if search else set()
-            )
-            refuse_other_facts(lock, found, folder)
-            found = lock.resumed(found)
+            changeable = {"workloads"} if search else set[str]()
+            refuse_other_study(_study_in(folder), self.plan.study, changeable)
+            refuse_other_facts(old_lock, lock, folder)
+            lock = old_lock.resumed(lock)
         else:
             refuse_other_file(folder, self.source.text)
             began: dict[str, object] = {"created_at": now(), "search": search}
             if is_here:
                 began["busy_cores"] = busy_cores
-            found = found.model_copy(update=began)
+            lock = lock.model_copy(update=began)
         writer.write_study(self.source.text)
-        writer.write_lock(found)
+        writer.write_lock(lock)
         if self.mirror is not None:
             self.mirror.begin()
-        return found
+        return lock
 
     def copy_records(self) -> None:
-        """To the mirror, if there is one: after each group, while no trial runs."""
+        """Copy the records to the mirror, if there is one. Call it only while no trial runs."""
         if self.mirror is not None:
             self.mirror.push()
 
     def context(self, load: LoadClient) -> RunContext:
+        """Return the context of this run, without its quality inputs."""
         run = run_context(
             self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer
         )
         return replace(run, rows_folder=self.folder.requests)
 
     def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
-        """By model; what is asked about quality is in the folder then."""
+        """Return the quality inputs by model, and write them to the folder."""
         maker = run_kit_maker(self.plan.study, self.store, self.source.folder, self.at.home)
         return maker.kits(self.plan, writer, self.observer.note)
 
     def schedule(self, search: OpenPoints | None = None) -> Schedule:
-        """What the folder lacks, told to the observer."""
+        """Return the schedule of what the folder lacks, and announce it to the observer."""
         residence = study_residence(self.plan, self.at)
 
         def make_planner(_: BlockLines) -> BlockPlanner:
@@ -205,14 +215,13 @@ class StudyRun:
         schedule = Schedule(self.plan, make_planner, residence, self.folder)
         self.observer.study_started(self.plan, schedule.measured)
         assert isinstance(schedule.planner, BlockPlanner)
-        _announce_budget(
-            self.plan, schedule.planner, self.observer, estimator_of(self.plan, self.at).quality_s
-        )
+        quality_s = estimator_of(self.plan, self.at).quality_s
+        _announce_budget(self.plan, schedule.planner, self.observer, quality_s)
         return schedule
 
 
 def busy_machine_warning(study: Study, device: Device, busy_cores: float) -> str:
-    """Say what other work does to trials: where `OtherWork` rejects them, they do not only vary more."""
+    """Return a warning that other work widens intervals, or that `OtherWork` will reject trials."""
     busy = f"other work keeps {busy_cores:.1f} of {usable_threads()} cores busy"
     computes_here = any(engine.needs_model for engine in registered_engines_of(study).values())
     if device == "cpu" and computes_here and disturbs(busy_cores):
@@ -224,26 +233,27 @@ def run_context(
     plan: Plan,
     store: VariantStore,
     folder: Path,
-    at: Workplace,
+    workplace: Workplace,
     *,
     load: LoadClient,
     observer: Observer,
 ) -> RunContext:
-    """`folder`: of the study file. Without what quality needs."""
+    """Return the context of a run, without its quality inputs. `folder` has the study file."""
     return RunContext(
         plan=plan,
         engines=registered_engines_of(plan.study),
-        python_of=partial(environment_python, home=at.home),
+        python_of=partial(environment_python, home=workplace.home),
         load=load,
         observer=observer,
         folder=folder.resolve(),
-        capability=at.capability,
+        capability=workplace.capability,
         words_of=cache(store.words),
-        on_device=at.device != "cpu",
+        on_device=workplace.device != "cpu",
     )
 
 
 def run_kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
+    """Return the maker of the quality inputs of this study."""
     return KitMaker(
         registered_engines_of(study),
         partial(environment_python, home=home),
@@ -252,58 +262,72 @@ def run_kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -
     )
 
 
-def study_residence(plan: Plan, at: Workplace) -> Residence:
+def study_residence(plan: Plan, workplace: Workplace) -> Residence:
+    """Return the memory budget of this machine for the configs of a plan."""
     return Residence(
         plan,
         registered_engines_of(plan.study),
         available_bytes=available_memory(),
-        on_device=at.device != "cpu",
+        on_device=workplace.device != "cpu",
     )
 
 
 def resolve_run(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
-    """What this run finds here; when it began is not in it."""
+    """Return the lock of a run that begins here now, without the time at which it began."""
+    hashes: dict[str, str] = {}
+    for variant in plan.variants:
+        if variant.content_hash is not None:
+            hashes[variant.name] = variant.content_hash
+    files = hash_input_files(plan.study.workloads, folder)
+    if plan.study.quality:
+        files |= hash_quality_files(plan.study.quality, folder)
     return Lock(
         bitbench=__version__,
         host=host,
         environments={name: versions(name, home) for name in readiness_environments(plan)},
-        variants={
-            variant.name: variant.content_hash
-            for variant in plan.variants
-            if variant.content_hash is not None
-        },
-        files={
-            **hash_input_files(plan.study.workloads, folder),
-            **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
-        },
+        variants=hashes,
+        files=files,
         plan=plan,
     )
 
 
 def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
-    """That of all machines of a study, which are alike: the lock's where they are like it, else the first one's."""
+    """Return the facts that the machines of a study share.
+
+    The facts in the lock win if the first machine matches them.
+    """
     first = next(iter(hosts.values()))
     return first if lock is None or lock.host.differences(first) else lock.host
 
 
 def _study_in(folder: StudyFolder) -> Study:
-    missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
+    missing = (
+        f"{folder.path} has a lock.json but no study.yaml; "
+        "restore it, or give another folder with --into"
+    )
     text = yaml_file.read_yaml_text(folder.study_file, missing=missing, error=StoreError)
     return parse_study(text, name=str(folder.study_file))
 
 
 def _refuse_what_another_command_runs(source: StudySource) -> None:
-    """Raises StudyFileError for a file with a section that `bitbench run` would pass over."""
+    """Raise StudyFileError for a file with a section that `bitbench run` would ignore."""
     for key, section in source.study.sections.items():
         if section.run_by is not None:
-            asks = f"`{key}` is not for `bitbench run`; run it with: bitbench {section.run_by} {source.file or 'FILE'}"
-            raise source.located(StudyFileError(asks, (key,)))
+            command = f"bitbench {section.run_by} {source.file or 'FILE'}"
+            problem = f"`{key}` is not for `bitbench run`; run it with: {command}"
+            raise source.located(StudyFileError(problem, (key,)))
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
-    may_change = CHANGEABLE_FIELDS | {
-        key for key, offer in study_keys_of_features().items() if offer.load().may_change
-    }
+    """Raise StoreError if two studies differ in a field that may not change.
+
+    The fields that may change are CHANGEABLE_FIELDS, keys of features that say so, and
+    `changeable`.
+    """
+    may_change = set(CHANGEABLE_FIELDS)
+    for key, offer in study_keys_of_features().items():
+        if offer.load().may_change:
+            may_change.add(key)
     fields = {*type(new).model_fields, *old.sections, *new.sections}
     for field in sorted(fields - may_change - set(changeable)):
         if getattr(old, field, None) != getattr(new, field, None):
@@ -315,37 +339,49 @@ def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ())
 
 
 def refuse_other_file(folder: StudyFolder, text: str) -> None:
-    """A study.yaml where no run began is a person's own, unless it says the same."""
+    """Raise StoreError if the folder has a study.yaml with another text.
+
+    Without a run that began, the file belongs to the user.
+    """
     if folder.study_file.exists() and read_bytes(folder.study_file) != text.encode():
         raise StoreError(
-            f"{folder.study_file} is another study, and would be overwritten; give another folder with --into"
+            f"{folder.study_file} is another study, and would be overwritten; "
+            "give another folder with --into"
         )
 
 
-def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
-    """Trials from before and after such a change would be averaged as if they were the same thing."""
-    if changes := "; ".join(lock.changes(found)):
+def refuse_other_facts(lock: Lock, current: Lock, folder: StudyFolder) -> None:
+    """Raise NotComparableError if the host or the versions have changed.
+
+    Otherwise trials from before and after the change would be averaged together.
+    """
+    changes = "; ".join(lock.changes(current))
+    if changes:
         raise NotComparableError(
-            f"{folder.path} was measured under other conditions ({changes}); give a new folder with --into"
+            f"{folder.path} was measured under other conditions ({changes}); "
+            "give a new folder with --into"
         )
 
 
 def _announce_budget(
     plan: Plan, planner: BlockPlanner, observer: Observer, quality_s: float
 ) -> None:
-    """Say what the budget buys, if there is one."""
-    if (planned := planner.planned()) is not None:
-        besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
-        observer.note(f"the budget buys {_bought(planned)}{besides}")
+    """Tell the observer how many starts and rounds the budget buys, if the study has one."""
+    planned = planner.planned()
+    if planned is not None:
+        quality = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
+        observer.note(f"the budget buys {_bought(planned)}{quality}")
     elif plan.study.measure.budget is not None:
-        needed = max(FEWEST_BLOCKS, plan.study.measure.starts.min)
         fewest = plan.study.measure.starts.min
-        note = f"the budget is less than {needed} starts × 1 round take"
-        decided = "; nothing will be decided" if fewest < FEWEST_BLOCKS else ""
-        observer.note(f"{note}: {plural(fewest, 'start')} will be measured{decided}")
+        needed = max(FEWEST_BLOCKS, fewest)
+        consequence = "; nothing will be decided" if fewest < FEWEST_BLOCKS else ""
+        observer.note(
+            f"the budget is less than {needed} starts × 1 round take: "
+            f"{plural(fewest, 'start')} will be measured{consequence}"
+        )
 
 
 def _bought(planned: BlockPlan) -> str:
-    """`3 starts × 4 rounds; ratios to about ±15 %`"""
+    """Return text such as `3 starts × 4 rounds; ratios to about ±15 %`."""
     size = f"{plural(planned.blocks, 'start')} × {plural(planned.rounds, 'round')}"
     return f"{size}; ratios to about ±{100 * planned.relative_half_width:.0f} %"

@@ -1,5 +1,4 @@
-"""One trial in an instance that is ready: what a run has at hand for it, its load job, the verdict about what came
-back, and its draft."""
+"""One trial in an instance that is ready: the load job, the watches around it, and its verdict."""
 
 import time
 import zlib
@@ -7,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import cached_share, metrics_of_trial
@@ -25,6 +23,7 @@ from bitbench.ports import (
     Load,
     LoadClient,
     LoadJob,
+    LoadResult,
     Observer,
     Vocabulary,
 )
@@ -35,6 +34,7 @@ from bitbench.records.trial import (
     ClientHealth,
     EngineMetrics,
     Failure,
+    GpuUse,
     Outcome,
     TrialMetrics,
     TrialRecord,
@@ -50,76 +50,82 @@ from bitbench.util.http.connection import Samples, fetch_samples
 
 
 def read_engine_metrics(endpoint: Endpoint) -> Samples | None:
-    """None where the server is known to have none, or does not answer: that is never the failure of a trial."""
+    """Return the server's own metrics, or None if it has none or does not answer.
+
+    A missing answer never fails a trial.
+    """
     return fetch_samples(endpoint.url, endpoint.api_key) if endpoint.metrics else None
 
 
 def engine_metrics(
     endpoint: Endpoint, before: Samples | None, after: Samples | None
 ) -> EngineMetrics | None:
-    """How much counters grew, and what gauges show in the end. None where either reading is missing."""
+    """Return how much the counters grew and the last values of the gauges.
+
+    The result is None if a reading is missing or has none of the endpoint's metrics.
+    """
     if before is None or after is None:
         return None
-    raw: dict[str, float] = {}
-    figures: dict[str, float | None] = {}
-    for figure, name in endpoint.metrics.items():
-        if after.kinds.get(name) == "histogram":
-            grown = {
-                part: _growth(before, after, part) for part in (f"{name}_sum", f"{name}_count")
-            }
-            total, count = grown.values()
-            figures[figure] = total / count if total is not None and count else None
+    raw: dict[str, float | None] = {}
+    metrics: dict[str, float | None] = {}
+    for metric, name in endpoint.metrics.items():
+        kind = after.kinds.get(name)
+        if kind == "histogram":
+            total = _growth(before, after, f"{name}_sum")
+            count = _growth(before, after, f"{name}_count")
+            raw |= {f"{name}_sum": total, f"{name}_count": count}
+            metrics[metric] = total / count if total is not None and count else None
         else:
-            is_counter = after.kinds.get(name) == "counter"
-            grown = {name: _growth(before, after, name) if is_counter else after.values.get(name)}
-            figures[figure] = grown[name]
-        raw |= {part: value for part, value in grown.items() if value is not None}
-    return EngineMetrics.model_validate({**figures, "raw": raw}) if raw else None
+            is_counter = kind == "counter"
+            raw[name] = _growth(before, after, name) if is_counter else after.values.get(name)
+            metrics[metric] = raw[name]
+    present = {name: value for name, value in raw.items() if value is not None}
+    return EngineMetrics.model_validate({**metrics, "raw": present}) if present else None
 
 
 def _growth(before: Samples, after: Samples, name: str) -> float | None:
-    """None where it is not counted, or was counted from zero again meanwhile."""
-    if (now := after.values.get(name)) is None:
+    """Return how much a counter grew, or None if it is missing or was reset."""
+    value = after.values.get(name)
+    if value is None:
         return None
-    grown = now - before.values.get(name, 0.0)
-    return grown if grown >= 0 else None
+    growth = value - before.values.get(name, 0.0)
+    return growth if growth >= 0 else None
 
 
-# For an engine that does not look at its tokens; any model has at least so many.
+# Vocabulary size for an engine that ignores token values. Every model has at least this many.
 DEFAULT_VOCABULARY = 32_000
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run has at hand; starts every instance."""
+    """Everything that the trials of a run share. It also starts the instances."""
 
     plan: Plan
     engines: Mapping[str, Engine]
     python_of: Callable[[str], Path]
     load: LoadClient
     observer: Observer
-    folder: Path = Path()  # of the study file: what file names in it are relative to
+    folder: Path = Path()  # folder of the study file, to which its paths are relative
     rows_folder: Path | None = None  # as `LoadJob.rows_folder`
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
-    capability: Capability | None = None  # the least among the GPUs here
-    words_of: Callable[[str], tuple[int, ...]] = (
-        lambda _: ()
-    )  # token ids of a model's ordinary words
-    # Engines compute on GPUs: these are watched, and first requests may compile or tune kernels. *Not yet run on a GPU*
+    capability: Capability | None = None  # the lowest among the GPUs here
+    # Token ids of a model's ordinary words, by model.
+    words_of: Callable[[str], tuple[int, ...]] = lambda _: ()
+    # Engines compute on GPUs: watch the GPUs, and expect the first requests to compile or tune
+    # kernels. *Not yet run on a GPU*
     on_device: bool = False
 
     def engine_of(self, config: Config) -> Engine:
         return self.engines[self.plan.study.engine(config.engine).engine]
 
     def vocabulary_of(self, config: Config) -> Vocabulary:
-        """The model's, so that all of its variants get the same prompts."""
+        """Return the vocabulary of the model, so that all of its variants get the same prompts."""
         variant = self.plan.variant(config.variant)
         if variant.model == NO_MODEL:
             return Vocabulary(DEFAULT_VOCABULARY)
-        facts = variant.facts
         return Vocabulary(
-            facts.vocabulary_size or DEFAULT_VOCABULARY,
-            facts.special_token_ids,
+            variant.facts.vocabulary_size or DEFAULT_VOCABULARY,
+            variant.facts.special_token_ids,
             self.words_of(variant.model),
         )
 
@@ -132,21 +138,29 @@ class RunContext:
         loads: tuple[Load, ...] | None = None,
         trace_folder: Path | None = None,
     ) -> Instance:
-        """Start an instance without waiting. `occasion` is a part of its seed; `loads` are by default those of the
-        study."""
-        plan, engine = self.plan, self.engine_of(config)
+        """Start an instance without waiting for it.
+
+        `occasion` is a part of its seed. `loads` default to the loads of the study.
+        """
+        plan = self.plan
+        engine = self.engine_of(config)
         setup = plan.study.engine(config.engine)
         environment = setup.environment(engine.environment)
+        python: Path | None = None
+        if environment:
+            python = self.python_of(environment)
+        quality = plan.study.quality
+        top_tokens = quality.top_tokens if quality else 0
         return engine.start(
             Launch(
                 setup=planned_engine_setup(setup, engine),
                 variant=plan.variant(config.variant),
-                python=self.python_of(environment) if environment else None,
+                python=python,
                 log_file=log_file,
                 loads=loads or planned_engine_loads(plan, setup),
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),
                 dtype=plan.chosen_dtypes.get(config),
-                top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
+                top_tokens=top_tokens,
                 trace_folder=trace_folder,
                 capability=self.capability,
             )
@@ -156,7 +170,7 @@ class RunContext:
 TrialKind = Literal["warmup", "measured"]
 
 TOUCH = Workload(name="touch", concurrency=1, input_tokens=8, output_tokens=2)
-# A connection breaks a moment before the exit of the process behind it can be seen.
+# A connection breaks a moment before the exit of the process behind it becomes visible.
 DEATH_NOTICE_S = 3.0
 
 
@@ -170,7 +184,7 @@ class TrialDraft:
 
 @dataclass(frozen=True)
 class ReadyInstance:
-    """An instance that answers, and what the records call it."""
+    """An instance that answers, with its id and its config."""
 
     id: str
     config: Config
@@ -181,23 +195,24 @@ class ReadyInstance:
     watch: MemoryWatch
 
     def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
-        """Why what was asked of this instance does not count, from what the client saw; None where it does.
+        """Return why a result of this instance does not count, or None if it counts.
 
-        Also where all went well: somebody else may have answered in the place of an engine that died.
+        `failure` is what the client saw. The instance is checked even if the client saw none:
+        another server may have answered on the port of an engine that died.
         """
         if failure is not None and failure.outcome not in NOT_THE_ENGINES:
             return self.cause_of_death(failure)
-        if (death := self.watch.failure or self.instance.failure()) is not None:
+        death = self.watch.failure or self.instance.failure()
+        if death is not None:
             return death
-        return None if kind == "warmup" else failure  # a warm-up has no figures that could be ours
+        return None if kind == "warmup" else failure  # a warm-up has no metrics to distort
 
     def cause_of_death(self, failure: Failure) -> Failure:
-        """What the process says, where the client only saw its connection break."""
+        """Return the failure of the process, or else `failure`, which is what the client saw."""
         if self.watch.failure is not None:
             return self.watch.failure
-        deadline = time.monotonic() + (
-            DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0
-        )
+        notice_s = DEATH_NOTICE_S if failure.outcome is Outcome.CRASHED else 0.0
+        deadline = time.monotonic() + notice_s
         while (death := self.instance.failure()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         return death or failure
@@ -212,68 +227,132 @@ def run_trial(
     *,
     warm_up_round: int = 0,
     visit: int = 0,
-    known: Sequence[TrialMetrics] = (),
+    earlier: Sequence[TrialMetrics] = (),
 ) -> TrialDraft:
-    """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an instance.
-    `visit`: how often a server that goes on running was measured before, which may remember prompts of a trial that was
-    interrupted. `known`: of its point, as in `loadgen.verdict.moved_metrics`."""
+    """Run one trial in an instance that is ready, and return its record and request rows.
+
+    All configs get the same prompts, and an instance never gets a prompt twice. `visit` counts the
+    earlier runs on a server that keeps running: it may remember prompts of an interrupted trial.
+    `earlier` has the other metrics of this point, as in `loadgen.verdict.moved_metrics`.
+    """
     study = run.plan.study
     point = Point(config=ready.config, workload=workload.name)
-    asked = workload.warm_up if kind == "warmup" else workload
+    sent_workload = workload.warm_up if kind == "warmup" else workload
     run.observer.trial_started(point, index, warmup=kind == "warmup")
+    seed = _trial_seed(
+        study,
+        workload,
+        kind,
+        block=ready.block,
+        index=index,
+        warm_up_round=warm_up_round,
+        visit=visit,
+    )
     job = load_job(
         ready.endpoint,
-        asked,
-        seed=_trial_seed(
-            study,
-            workload,
-            kind,
-            block=ready.block,
-            index=index,
-            warm_up_round=warm_up_round,
-            visit=visit,
-        ),
+        sent_workload,
+        seed=seed,
         limits=study.limits,
         vocabulary=ready.vocabulary,
         folder=run.folder,
         objectives=study.objectives,
         rows_folder=run.rows_folder,
     )
-    new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id)
+    observed = _run_watched_job(job, ready, run)
+    sums = observed.load.sums
+    health = observed.load.health
+    verdict = load_verdict(sums, sent_workload, health, study.measure.metric, earlier)
+    failure = ready.explain(verdict or observed.disturbance, kind)
+    if failure is not None:
+        kind = "measured"  # a warm-up that fails is a result
+    record = new_trial_record(
+        point,
+        kind=kind,
+        block=ready.block,
+        index=index,
+        instance_id=ready.id,
+        failure=failure,
+    )
+    observations = _list_observations(observed, ready, record.outcome)
+    if failure is None and kind == "measured":
+        moved = moved_metrics(sums, sent_workload, health, earlier)
+        observations["uncertain"] = tuple(moved)
+    return TrialDraft(record.model_copy(update=observations), observed.load.rows)
+
+
+@dataclass(frozen=True)
+class _ObservedLoad:
+    """The result of a load job, and what the watches around it saw."""
+
+    load: LoadResult
+    engine_metrics: EngineMetrics | None
+    gpus: GpuUse | None
+    disturbance: Failure | None
+
+
+def _run_watched_job(job: LoadJob, ready: ReadyInstance, run: RunContext) -> _ObservedLoad:
+    """Run a load job while other work, the GPUs and the engine's own metrics are watched."""
     before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
-    others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
-    with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus:
+    other_work: OtherWork | None = None
+    if pid is not None and run.engine_of(ready.config).needs_model:
+        other_work = OtherWork(pid)
+    gpu_root_pid = pid if run.on_device else None
+    with other_work or nullcontext(), watch_gpus(gpu_root_pid) as gpus:
         result = run.load.run(job, run.observer.trial_running)
     counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
-    sums = result.sums
-    energy_j = gpus.use.energy_j if gpus.use else None
-    disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
-    verdict = load_verdict(sums, asked, result.health, study.measure.metric, known)
-    failure = ready.explain(verdict or disturbed, kind)
-    record = new(
-        kind="measured" if failure else kind, failure=failure
-    )  # a warm-up that fails is a result
-    found = {
-        "started_at": result.started_at,
-        "duration_s": result.duration_s,
-        "client": result.health,
+    disturbance = gpu_watch_disturbance(gpus.use)
+    if other_work is not None and gpus.use is None:
+        disturbance = other_work.failure
+    return _ObservedLoad(result, counted, gpus.use, disturbance)
+
+
+def _list_observations(
+    observed: _ObservedLoad, ready: ReadyInstance, outcome: Outcome
+) -> dict[str, object]:
+    """Return the fields of a trial's record that come from its load job and the watches."""
+    load = observed.load
+    sums = load.sums
+    metrics = TrialMetrics()
+    if _has_metrics(outcome, sums, load.health):
+        energy_j = observed.gpus.energy_j if observed.gpus else None
+        metrics = metrics_of_trial(sums, energy_j)
+    return {
+        "started_at": load.started_at,
+        "duration_s": load.duration_s,
+        "client": load.health,
         "memory": ready.watch.read(),
-        "gpus": gpus.use,
-        "engine_metrics": counted,
-        "cached_share": cached_share(counted, sums),
-        **_trial_draft_figures(
-            sums, energy_j, has_metrics=_has_metrics(record.outcome, sums, result.health)
-        ),
+        "gpus": observed.gpus,
+        "engine_metrics": observed.engine_metrics,
+        "cached_share": cached_share(observed.engine_metrics, sums),
+        "metrics": metrics,
+        "objectives": judge_objectives(sums),
+        "requests": sums.requests,
+        "failed_requests": sums.failed,
+        "is_sketched": sums.is_sketched,
     }
-    if failure is None and kind == "measured":
-        found["uncertain"] = tuple(moved_metrics(sums, asked, result.health, known))
-    return TrialDraft(record.model_copy(update=found), result.rows)
+
+
+def _has_metrics(outcome: Outcome, sums: RequestSums, health: ClientHealth | None) -> bool:
+    """Return True if the metrics of a trial are recorded.
+
+    A rejected trial keeps its metrics, so that a report can say what the rejection changed. It
+    loses them if a request failed or the clock was set.
+    """
+    if outcome is Outcome.OK:
+        return True
+    if outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED):
+        return False
+    if health is None or not sums.requests:
+        return False
+    return abs(health.clock_step_s) <= CLOCK_STEP_S and not sums.failed
 
 
 def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
-    """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the trial
-    after it will say why."""
+    """Send one short request that does not count, to warm up the caches and clocks after a thaw.
+
+    If it fails, the trial after it reports why.
+    """
     study = run.plan.study
     seed = (study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
     run.load.run(
@@ -288,45 +367,13 @@ def _trial_seed(
     *,
     block: int,
     index: int,
-    warm_up_round: int = 0,
-    visit: int = 0,
+    warm_up_round: int,
+    visit: int,
 ) -> tuple[int, ...]:
-    """Of its requests: the same for all configs, and for no other trial of a config."""
-    own = (
-        study.seed,
-        zlib.crc32(workload.name.encode()),
-        block,
-        index,
-        1 + warm_up_round if kind == "warmup" else 0,
-    )
-    return (*own, visit) if visit else own
-
-
-def _has_metrics(outcome: Outcome, sums: RequestSums, health: ClientHealth | None) -> bool:
-    """Whether the metrics of a trial are recorded. Those of a rejected one are, so that a report can say what its
-    rejection changed, unless a request failed or the clock was set."""
-    if outcome is Outcome.OK:
-        return True
-    if (
-        outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED)
-        or health is None
-        or not sums.requests
-    ):
-        return False
-    return abs(health.clock_step_s) <= CLOCK_STEP_S and not sums.failed
-
-
-def _trial_draft_figures(
-    sums: RequestSums, energy_j: float | None, *, has_metrics: bool
-) -> dict[str, object]:
-    """Return what the record of a trial says about its rows."""
-    return {
-        "metrics": metrics_of_trial(sums, energy_j) if has_metrics else TrialMetrics(),
-        "objectives": judge_objectives(sums),
-        "requests": sums.requests,
-        "failed_requests": sums.failed,
-        "is_sketched": sums.is_sketched,
-    }
+    """Return the seed of a trial's requests: the same for all configs, and unique within one."""
+    round_number = 1 + warm_up_round if kind == "warmup" else 0
+    seed = (study.seed, zlib.crc32(workload.name.encode()), block, index, round_number)
+    return (*seed, visit) if visit else seed
 
 
 def load_job(
@@ -340,19 +387,24 @@ def load_job(
     objectives: tuple[Objective, ...] = (),
     rows_folder: Path | None = None,
 ) -> LoadJob:
-    """Random tokens are from the endpoint's own vocabulary, or else from this one."""
-    known = endpoint.vocabulary or vocabulary
-    assert known is not None, "an engine that runs no variant of ours says what tokens it takes"
+    """Return the job that sends a workload to an endpoint.
+
+    Random tokens come from the endpoint's vocabulary if it has one, or else from `vocabulary`.
+    """
+    vocabulary = endpoint.vocabulary or vocabulary
+    assert vocabulary is not None, (
+        "an engine that runs no variant of ours says what tokens it takes"
+    )
     return LoadJob(
         endpoint=endpoint,
         workload=workload,
-        vocabulary=known,
+        vocabulary=vocabulary,
         seed=seed,
         request_timeout_s=limits.request,
         stall_timeout_s=limits.stall,
-        folder=folder.absolute(),  # the load client works in another one
+        folder=folder.absolute(),  # the load client has another working directory
         objectives=objectives,
-        rows_folder=rows_folder.absolute() if rows_folder else None,
+        rows_folder=rows_folder and rows_folder.absolute(),
     )
 
 
@@ -365,7 +417,10 @@ def new_trial_record(
     instance_id: str,
     failure: Failure | None,
 ) -> TrialRecord:
-    """Without figures: all there is of a trial whose instance never came up."""
+    """Return a record without metrics. It stays like this if the instance never became ready."""
+    result: dict[str, Any] = {"outcome": Outcome.OK}
+    if failure is not None:
+        result = dict(failure)
     return TrialRecord(
         id="",
         kind=kind,
@@ -375,9 +430,10 @@ def new_trial_record(
         instance_id=instance_id,
         started_at=now(),
         duration_s=0.0,
-        **(dict(failure) if failure else {"outcome": Outcome.OK}),
+        **result,
     )
 
 
 def now() -> str:
+    """Return the current time as ISO 8601 in UTC, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

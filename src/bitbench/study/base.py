@@ -1,4 +1,4 @@
-"""The two kinds of frozen types: what a person writes, and what bitbench records."""
+"""The two kinds of frozen models: specs that a person writes, and records that bitbench writes."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
@@ -24,13 +24,14 @@ from bitbench.util.units import (
     written_value,
 )
 
-# A context of validation: bitbench wrote it, perhaps with features that are not installed here.
+# The validation context of records: bitbench wrote them, perhaps with features that are not
+# installed here.
 RECORDED = {"written": "by bitbench"}
-Json = Any  # whatever json.loads returns; the shape is the other side's business
+Json = Any  # the result of json.loads, whose shape the other side decides
 
 
 class Spec(BaseModel):
-    """Written by a person: a field we do not know is a mistake to be named, not ignored."""
+    """A part of a file that a person writes. An unknown field is an error, not ignored."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -43,7 +44,7 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_unknown(cls, value: object, info: ValidationInfo) -> object:
-        """In records of another version of bitbench an unknown field is no mistake."""
+        """Drop unknown fields in records, which another version of bitbench may have written."""
         if (
             info.context is not RECORDED
             or not isinstance(value, dict)
@@ -54,7 +55,7 @@ class Spec(BaseModel):
 
 
 class Record(BaseModel):
-    """Written by bitbench, perhaps by a newer one: unknown fields are left alone."""
+    """A part of a file that bitbench writes. Unknown fields are ignored, since it may be newer."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
@@ -63,25 +64,29 @@ T = TypeVar("T", int, float)
 
 
 def _reading(parse: Callable[[object], T]) -> BeforeValidator:
-    """A number in a file that a person wrote is judged like a text: it may need a unit."""
+    """Make a validator that treats a number in a person's file as text, so that it needs a unit."""
 
     def read(value: object, info: ValidationInfo) -> T:
-        return parse(written_value(value) if info.context is BY_HAND else value)
+        if info.context is BY_HAND:
+            value = written_value(value)
+        return parse(value)
 
     return BeforeValidator(read)
 
 
-def _writing(write: Callable[[T], str]) -> PlainSerializer:
-    """A number in records, with its unit in a file for people."""
+def _writing(format_value: Callable[[T], str]) -> PlainSerializer:
+    """Make a serializer that writes a number in records, and a text with its unit for people."""
 
-    def written(value: T, info: SerializationInfo) -> T | str:
-        return write(value) if info.context is BY_HAND else value
+    def write(value: T, info: SerializationInfo) -> T | str:
+        if info.context is BY_HAND:
+            return format_value(value)
+        return value
 
-    return PlainSerializer(written)
+    return PlainSerializer(write)
 
 
 def _quantity(description: str, examples: list[str]) -> WithJsonSchema:
-    """With a unit; zero needs none."""
+    """Return the schema of a quantity with a unit. Zero needs none."""
     return WithJsonSchema(
         {
             "anyOf": [{"type": "string"}, {"const": 0}],

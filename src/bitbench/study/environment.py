@@ -8,46 +8,50 @@ from typing import Literal, Protocol
 from bitbench.util.errors import EngineEnvironmentError
 
 Device = Literal["cpu", "cuda"]
-OnStep = Callable[[str], None]  # hears what is being done, in a few words
+OnStep = Callable[[str], None]  # called with a short description of the current step
 
 
-def venv_folder(place: Path) -> Path:
-    """Of a virtual environment, by its folder or by its python."""
-    return place.parent.parent if place.parent.name == "bin" else place
+def venv_folder(path: Path) -> Path:
+    """Return the folder of a virtual environment, given that folder or its Python."""
+    if path.parent.name == "bin":
+        return path.parent.parent
+    return path
 
 
 class Finish(Protocol):
+    """A function that completes an environment after its packages are installed."""
+
     def __call__(self, environment: Path, log_file: Path, *, device: Device) -> str | None:
-        """Add to the environment's folder what its packages lack, and say in words which programs it has now."""
+        """Install the missing parts and return a description of the programs, or None."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment of its own: dependencies of engines conflict with each other and with ours."""
+    """A virtual environment. Each engine needs one, because their dependencies conflict."""
 
     name: str  # for `bitbench env create`
-    # Per device a requirements file that pins every package with the hashes of its wheels (`scripts/lock`): it is
-    # installed without looking at dependencies. A device that has none gets that of the CPU.
+    # A requirements file per device, which pins every package with the hashes of its wheels
+    # (`scripts/lock`). It is installed without resolving dependencies. A device without a file
+    # uses the file of the CPU.
     locks: Mapping[Device, Path]
     import_check: str  # Python that must run without an error once the packages are installed
-    main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
-    source_lock: Path | None = (
-        None  # packages that exist as source only; built with what the lock installed
-    )
+    main_packages: tuple[str, ...] = ()  # decide the results. Lower case, with hyphens
+    # packages that exist only as source, built with the packages of the lock
+    source_lock: Path | None = None
     finish: Finish | None = None  # runs after the packages are installed
-    is_of_python: bool = (
-        True  # False: its engine is a program, and no other environment of Python has it
-    )
+    # False if its engine is a program, which no other Python environment contains
+    is_of_python: bool = True
 
     def lock_for(self, device: Device) -> Path:
+        """Return the requirements file. Raise EngineEnvironmentError if the device has none."""
         lock = self.locks.get(device) or self.locks.get("cpu")
         if lock is None:
             raise EngineEnvironmentError(
-                f"The environment {self.name} can be created for {' and '.join(self.locks)} only; this machine runs on "
-                f"{device}."
+                f"The environment {self.name} can be created for {' and '.join(self.locks)} only; "
+                f"this machine runs on {device}."
             )
         return lock
 
     def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
-        """Of all installed versions those of the main packages."""
+        """Select the versions of the main packages."""
         return {package: versions[package] for package in self.main_packages if package in versions}

@@ -1,5 +1,6 @@
-"""What hardware can compute: compute capabilities of GPUs, levels of processors, devices of kernels. Without imports
-that take time, so that --help stays quick."""
+"""Hardware capabilities: compute capabilities of GPUs, levels of processors, devices of kernels.
+Imports nothing slow, so that --help stays quick.
+"""
 
 import re
 from collections.abc import Collection
@@ -11,6 +12,8 @@ _RANGE = re.compile(rf"(?:>={_VERSION})? ?(?:<{_VERSION})?")
 
 
 class Capability(NamedTuple):
+    """A compute capability of an NVIDIA GPU."""
+
     major: int
     minor: int
 
@@ -18,11 +21,12 @@ class Capability(NamedTuple):
         return f"{self.major}.{self.minor}"
 
 
-_LEAST, _MOST = Capability(0, 0), Capability(100, 0)
+_LEAST = Capability(0, 0)
+_MOST = Capability(100, 0)
 
 
 class CapabilityRange(NamedTuple):
-    """Half open: `>=8.9 <10.0` holds for 8.9 and 9.0."""
+    """A half-open range of capabilities: `>=8.9 <10.0` contains 8.9 and 9.0."""
 
     least: Capability
     below: Capability
@@ -34,38 +38,42 @@ class CapabilityRange(NamedTuple):
         return self.least < other.below and other.least < self.below
 
     def __str__(self) -> str:
-        """For a table: `from 8.9`, `below 8.0`, `7.5 to below 8.9`."""
+        """Return the range for a table: `from 8.9`, `below 8.0`, `7.5 to below 8.9`."""
         if self.below == _MOST:
             return f"from {self.least}"
-        return (
-            f"below {self.below}" if self.least == _LEAST else f"{self.least} to below {self.below}"
-        )
+        if self.least == _LEAST:
+            return f"below {self.below}"
+        return f"{self.least} to below {self.below}"
 
 
 def parse_capability(text: str) -> Capability:
-    """`8.9`; raises ValueError."""
-    found = re.fullmatch(_VERSION, text)
-    if found is None:
+    """Parse a capability such as `8.9`. Raise ValueError if it is not one."""
+    match = re.fullmatch(_VERSION, text)
+    if match is None:
         raise ValueError(f"{text!r} is not a compute capability; write it as 8.9")
-    return Capability(int(found[1]), int(found[2]))
+    return Capability(int(match[1]), int(match[2]))
 
 
 def parse_capability_range(text: str) -> CapabilityRange:
-    """`>=8.9`, `<8.0` or `>=8.0 <8.9`; raises ValueError."""
-    found = _RANGE.fullmatch(text)
-    if not text or found is None:
+    """Parse `>=8.9`, `<8.0` or `>=8.0 <8.9`. Raise ValueError if the range is wrong or empty."""
+    match = _RANGE.fullmatch(text)
+    if not text or match is None:
         raise ValueError(
             f"{text!r} is not a range of compute capabilities; write >=8.9, <8.0 or >=8.0 <8.9"
         )
-    least = Capability(int(found[1]), int(found[2])) if found[1] else _LEAST
-    below = Capability(int(found[3]), int(found[4])) if found[3] else _MOST
+    least = _LEAST
+    if match[1]:
+        least = Capability(int(match[1]), int(match[2]))
+    below = _MOST
+    if match[3]:
+        below = Capability(int(match[3]), int(match[4]))
     if least >= below:
         raise ValueError(f"{text!r} holds for no compute capability")
     return CapabilityRange(least, below)
 
 
 class Level(StrEnum):
-    """Each kind of processors from the best to the least."""
+    """A level of processors. The levels of each architecture are listed from best to worst."""
 
     AMX = "amx"
     AVX512_BF16 = "avx512_bf16"
@@ -79,16 +87,18 @@ class Level(StrEnum):
 
     @property
     def has_bf16(self) -> bool:
-        """Whether it multiplies bfloat16 by instructions of its own, not by several others in their place."""
+        """Return True if the processor has bf16 instructions instead of emulating them."""
         return self in (Level.AMX, Level.AVX512_BF16, Level.NEON_BF16)
 
     @property
     def shown(self) -> str:
-        """`avx512 (no bf16 instructions)`"""
-        return self.value if self.has_bf16 else f"{self.value} (no bf16 instructions)"
+        """Return the name and a remark: `avx512 (no bf16 instructions)`."""
+        if self.has_bf16:
+            return self.value
+        return f"{self.value} (no bf16 instructions)"
 
 
-# By flags of /proc/cpuinfo; the first level that has all of its own is the processor's.
+# The flags in /proc/cpuinfo that each level needs. The first level with all of its flags counts.
 _FLAGS: dict[Level, frozenset[str]] = {
     Level.AMX: frozenset({"amx_tile", "amx_int8", "amx_bf16"}),
     Level.AVX512_BF16: frozenset({"avx512f", "avx512_bf16"}),
@@ -103,12 +113,15 @@ _FLAGS: dict[Level, frozenset[str]] = {
 
 
 def hardware_level(flags: Collection[str]) -> Level | None:
-    """None where the flags are unknown, or of a processor below all levels."""
-    return next((level for level, needed in _FLAGS.items() if needed <= set(flags)), None)
+    """Return the level of a processor. None if its flags are unknown or below all levels."""
+    for level, needed in _FLAGS.items():
+        if needed <= set(flags):
+            return level
+    return None
 
 
 class KernelDevice(StrEnum):
-    """As torch spells it."""
+    """A device, as torch spells it."""
 
     CPU = "cpu"
     CUDA = "cuda"

@@ -1,15 +1,19 @@
-"""What a step of a model has to read and to compute, from its shape and the bytes of its weights.
+"""The bytes that a step of a model reads and the operations it computes, from the model's shape
+and the size of its weights.
 
-Counted are, for each step of a batch:
+Each step of a batch counts:
 
-- weights: all that the layers and the output head multiply with, read once per step; rows of the input embedding that
-  are looked up are left out; of a mixture's experts those that the step's tokens touch, if a router sends them evenly;
-- KV cache: keys and values of the context, read for every new token, and those of new tokens, written once;
-- activations: what goes into and comes out of each linear layer, 16 bits a number;
-- operations: two per weight and token; in attention two per number of the keys and two per number of the values.
+- weights: everything that the layers and the output head multiply with, read once per step. Rows
+  of the input embedding are left out. In a mixture only the experts that the step's tokens use
+  count, if a router sends tokens evenly.
+- KV cache: keys and values of the context, read for every new token, and the keys and values of
+  new tokens, written once.
+- activations: inputs and outputs of each linear layer, 16 bits per number.
+- operations: two per weight and token. In attention two per number of the keys and two per number
+  of the values.
 
-Not counted are norms, rotations, softmax, sampling and whatever an engine does besides. A prefill computes the output
-head for the last token only, as the engines do.
+Norms, rotations, softmax, sampling and other work of an engine do not count. A prefill computes
+the output head for the last token only, as the engines do.
 """
 
 import math
@@ -18,24 +22,22 @@ import re
 from bitbench.study.base import Record
 from bitbench.study.variant import ModelFacts, is_dense_variant_form
 
-_FORM_BITS = re.compile(r"/w(\d+)a[a-z]*\d+-")  # of awq/w4a16-int
-_SCALE_BITS = 0.25  # of 16 in a group of 64
-VALUE_BYTES = (
-    2  # of an activation, and of a number in the KV cache, unless an engine says otherwise
-)
+_FORM_BITS = re.compile(r"/w(\d+)a[a-z]*\d+-")  # the 4 in awq/w4a16-int
+_SCALE_BITS = 0.25  # per weight: a scale of 16 bits in a group of 64
+# of an activation, and of a number in the KV cache, unless an engine says otherwise
+VALUE_BYTES = 2
 
 
 class StepCost(Record):
-    """One step: a token for each sequence of a batch, or the prompts of a batch."""
+    """The cost of one step: one token per sequence of a batch, or the prompts of a batch."""
 
     weight_bytes: int
     kv_bytes: int
     activation_bytes: int
     matmul_flops: int
     attention_flops: int
-    touched_experts: float | None = (
-        None  # the expected share of a layer's experts; None where there are none
-    )
+    # the expected share of a layer's experts, or None without experts
+    touched_experts: float | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -47,7 +49,7 @@ class StepCost(Record):
 
 
 class _Shape(Record):
-    """Facts that are all known."""
+    """The facts about a model that its cost depends on, all known."""
 
     hidden: int
     intermediate: int
@@ -64,42 +66,47 @@ class _Shape(Record):
 
     @property
     def linears(self) -> tuple[tuple[int, int, int], ...]:
-        """(how many, in, out) of the linear layers that a token goes through: query, key, value, output; gate, up and
-        down, dense, of the experts that it is sent to and of shared ones; routers."""
-        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
-        sparse, dense = self.expert_layers, self.layers - self.expert_layers
-        attention = ((self.layers, self.hidden, queries), (2 * self.layers, self.hidden, keys))
-        mlps = (
-            (dense, self.intermediate),
+        """Return (count, inputs, outputs) of the linear layers that a token goes through.
+
+        These are query, key, value and output, then gate, up and down (dense, of the chosen experts
+        and of shared experts), then routers.
+        """
+        queries = self.heads * self.head_size
+        keys = self.kv_heads * self.head_size
+        sparse = self.expert_layers
+        mlps = [
+            (self.layers - sparse, self.intermediate),
             (sparse * self.experts_per_token, self.expert_size),
             (sparse, self.shared_size),
-        )
+        ]
+        used = [(count, inner) for count, inner in mlps if count * inner]
         return (
-            *attention,
+            (self.layers, self.hidden, queries),
+            (2 * self.layers, self.hidden, keys),
             (self.layers, queries, self.hidden),
-            *((2 * count, self.hidden, inner) for count, inner in mlps if count * inner),
-            *((count, inner, self.hidden) for count, inner in mlps if count * inner),
+            *((2 * count, self.hidden, inner) for count, inner in used),
+            *((count, inner, self.hidden) for count, inner in used),
             (sparse, self.hidden, self.experts),
         )
 
     @property
     def block_weights(self) -> int:
-        """That work on one token."""
+        """Return the number of weights in the layers that work on one token."""
         return sum(count * inputs * outputs for count, inputs, outputs in self.linears)
 
     @property
     def routed_weights(self) -> int:
-        """Of all experts that a router chooses from."""
+        """Return the number of weights in all experts that a router chooses from."""
         return self.experts * self._expert_weights
 
     @property
     def stored_weights(self) -> int:
-        """Of all blocks."""
+        """Return the number of weights in all blocks."""
         return self.block_weights + (self.experts - self.experts_per_token) * self._expert_weights
 
     @property
     def _expert_weights(self) -> int:
-        """Of one expert in each layer."""
+        """Return the number of weights of one expert in each layer."""
         return 3 * self.expert_layers * self.hidden * self.expert_size
 
     @property
@@ -108,12 +115,12 @@ class _Shape(Record):
 
     @property
     def block_activations(self) -> int:
-        """Numbers per token that go into and come out of the linear layers."""
+        """Return the numbers per token that go into and come out of the linear layers."""
         return sum(count * (inputs + outputs) for count, inputs, outputs in self.linears)
 
     @property
     def attention_flops_per_pair(self) -> int:
-        """For one token and one token of its context, in all layers."""
+        """Return the operations in all layers for one token and one token of its context."""
         return 4 * self.layers * self.heads * self.head_size
 
     @property
@@ -122,13 +129,13 @@ class _Shape(Record):
 
 
 def why_cost_unknown(facts: ModelFacts) -> str | None:
-    """Why the cost of this model is unknown, or None."""
-    if facts.experts and None in (
-        facts.experts.per_token,
-        facts.experts.size,
-        facts.experts.layers,
-    ):
-        return f"of its {facts.experts.count} experts the configuration does not say how many a token goes to, or where"
+    """Return the reason why the cost of this model is unknown, or None."""
+    experts = facts.experts
+    if experts and None in (experts.per_token, experts.size, experts.layers):
+        return (
+            f"of its {experts.count} experts the configuration does not say how many a token "
+            "goes to, or where"
+        )
     needed = (
         "hidden_size",
         "intermediate_size",
@@ -139,24 +146,35 @@ def why_cost_unknown(facts: ModelFacts) -> str | None:
         "vocabulary_size",
     )
     missing = [name for name in needed if getattr(facts, name) is None]
-    return f"its configuration lacks {', '.join(missing)}" if missing else None
+    if missing:
+        return f"its configuration lacks {', '.join(missing)}"
+    return None
 
 
 def read_weight_bytes(facts: ModelFacts, weight_bytes: int) -> int:
-    """Of all weights, those that each step reads: without an input embedding of its own, which is in 16 bits."""
+    """Return the bytes of the weights that each step reads.
+
+    A separate input embedding, which has 16 bits per number, is left out.
+    """
     if facts.tied_embeddings or facts.hidden_size is None or facts.vocabulary_size is None:
         return weight_bytes
     return max(weight_bytes - VALUE_BYTES * facts.hidden_size * facts.vocabulary_size, 0)
 
 
 def touched_share(experts: int, per_token: int, tokens: float) -> float:
-    """Of a layer's experts, those that at least one of so many tokens is expected to go to, each to `per_token` of
-    them, with any as likely as any other. A router that prefers some touches fewer."""
+    """Return the expected share of a layer's experts that this many tokens use.
+
+    Each token goes to `per_token` experts, all equally likely. A router with preferences uses
+    fewer.
+    """
     return 1 - math.pow(1 - min(per_token / experts, 1), tokens)
 
 
 def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -> int | None:
-    """Of a mixture: what a step of so many tokens reads. None where all is read, or it is unknown."""
+    """Return the bytes that a step of this many tokens reads in a mixture of experts.
+
+    None if it reads all weights, or if the cost is unknown.
+    """
     if not facts.experts or why_cost_unknown(facts):
         return None
     return _touched(facts, _shape(facts), weight_bytes, tokens)[0]
@@ -165,8 +183,10 @@ def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -
 def _touched(
     facts: ModelFacts, shape: _Shape, weight_bytes: int, tokens: float
 ) -> tuple[int, float | None]:
-    """Bytes that a step of so many tokens reads, and the share of experts. Layers are taken to have the same bits,
-    the output head 16."""
+    """Return the bytes that a step of this many tokens reads, and the share of experts.
+
+    It assumes equal bits in all layers, and 16 bits in the output head.
+    """
     read = read_weight_bytes(facts, weight_bytes)
     if not shape.experts:
         return read, None
@@ -176,21 +196,31 @@ def _touched(
 
 
 def expected_weight_bytes(facts: ModelFacts, form: str) -> int | None:
-    """What a checkpoint of this form will take, good to a few percent: linear layers in the bits that the form says,
-    embeddings in 16. None where the sizes or the bits are unknown."""
+    """Return the size of a checkpoint of this form within a few percent.
+
+    Linear layers have the bits of the form, embeddings 16. None if the sizes or the bits are
+    unknown.
+    """
     bits = _bits(form)
     if bits is None or not (facts.parameters and facts.hidden_size and facts.vocabulary_size):
         return None
-    embeddings = facts.hidden_size * facts.vocabulary_size * (1 if facts.tied_embeddings else 2)
+    embeddings = facts.hidden_size * facts.vocabulary_size
+    if not facts.tied_embeddings:
+        embeddings *= 2
     return round((facts.parameters - embeddings) * bits / 8) + VALUE_BYTES * embeddings
 
 
 def _bits(form: str) -> float | None:
-    """Of a stored weight, with its share of the scales."""
+    """Return the bits of a stored weight with its share of the scales, or None if unknown."""
     if is_dense_variant_form(form):
         return 8.0 * VALUE_BYTES
-    found = _FORM_BITS.search(form)
-    return None if found is None else int(found[1]) + (_SCALE_BITS if int(found[1]) < 8 else 0)
+    match = _FORM_BITS.search(form)
+    if match is None:
+        return None
+    bits = int(match[1])
+    if bits < 8:
+        return bits + _SCALE_BITS
+    return bits
 
 
 def decode_cost(
@@ -200,8 +230,11 @@ def decode_cost(
     context: float,
     kv_token_bytes: int | None = None,
 ) -> StepCost:
-    """One token more for each of `batch` sequences of `context` tokens. Only where `why_not` has nothing to say.
-    `kv_token_bytes` are the keys and values of a token, of 16 bits each unless given."""
+    """Compute the cost of one more token for each of `batch` sequences of `context` tokens.
+
+    Call it only if `why_cost_unknown` returns None. `kv_token_bytes` is the size of a token's
+    keys and values. The default is 16 bits per number.
+    """
     shape = _shape(facts)
     activations = shape.block_activations + shape.hidden + shape.vocabulary
     read, touched = _touched(facts, shape, weight_bytes, batch)
@@ -222,20 +255,20 @@ def prefill_cost(
     tokens: float,
     kv_token_bytes: int | None = None,
 ) -> StepCost:
-    """`batch` prompts of `tokens` each. Only where `why_not` has nothing to say."""
+    """Compute the cost of `batch` prompts of `tokens` each.
+
+    Call it only if `why_cost_unknown` returns None.
+    """
     shape = _shape(facts)
     read, touched = _touched(facts, shape, weight_bytes, batch * tokens)
+    activations = tokens * shape.block_activations + shape.hidden + shape.vocabulary
     return StepCost(
         weight_bytes=read,
         touched_experts=touched,
         kv_bytes=round(batch * tokens * (kv_token_bytes or shape.kv_token_bytes)),
-        activation_bytes=round(
-            batch
-            * VALUE_BYTES
-            * (tokens * shape.block_activations + shape.hidden + shape.vocabulary)
-        ),
+        activation_bytes=round(batch * VALUE_BYTES * activations),
         matmul_flops=round(2 * batch * (tokens * shape.block_weights + shape.head_weights)),
-        # A token sees those before it and itself: half of all pairs.
+        # A token attends to itself and the tokens before it: half of all pairs.
         attention_flops=round(batch * tokens * (tokens + 1) / 2 * shape.attention_flops_per_pair),
     )
 
@@ -256,7 +289,8 @@ def _shape(facts: ModelFacts) -> _Shape:
 
 
 def _experts(facts: ModelFacts) -> dict[str, int | None]:
-    if (experts := facts.experts) is None:
+    experts = facts.experts
+    if experts is None:
         return {}
     return {
         "experts": experts.count,

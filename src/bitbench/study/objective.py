@@ -1,4 +1,6 @@
-"""What a service promises, such as `ttft_p99: 200ms`, and how far a search for the highest rate that keeps it goes."""
+"""Objectives of a service, such as `ttft_p99: 200ms`, and the limits of a search for the highest
+rate that meets them.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -23,15 +25,15 @@ VERIFYING_LENGTH = 3  # full trials
 
 
 class RateTrialKind(StrEnum):
-    """A trial of a search, as the name of its workload begins."""
+    """A kind of trial in a search. The name of its workload begins with it."""
 
-    SHORT = "short"  # until one trial has met the objectives and one has missed them
+    SHORT = "short"  # used until one trial has met the objectives and one has missed them
     FULL = "rate"
-    VERIFYING = "verify"  # a long one at the lower end of the answer
+    VERIFYING = "verify"  # a long trial at the lower end of the answer
 
 
 class Objective(Spec):
-    """Met by a trial in which `statistic` over its requests of `metric` is at most `limit`."""
+    """An upper limit for `statistic` of `metric` over the requests of a trial."""
 
     metric: Promised
     statistic: Statistic
@@ -39,39 +41,43 @@ class Objective(Spec):
 
     @property
     def name(self) -> str:
-        """That of the figure (study.metrics): a mean has the plain one."""
-        return self.metric if self.statistic == "mean" else f"{self.metric}_{self.statistic}"
+        """Return the name of the metric (see `study.metrics`). A mean has the plain name."""
+        if self.statistic == "mean":
+            return self.metric
+        return f"{self.metric}_{self.statistic}"
 
 
 def _parse_objectives(value: object) -> object:
-    """`{ttft_p99: 200ms}` and `"ttft_p99=200ms,tpot_p99=20ms"` as well as a list of objectives."""
+    """Convert `{ttft_p99: 200ms}` or `"ttft_p99=200ms,tpot_p99=20ms"` to a list of objectives.
+
+    Return any other value as it is. Raise ValueError if a text cannot be parsed, or if a metric is
+    unknown or given twice.
+    """
     if isinstance(value, str):
-        parts = [part.strip() for part in value.split(",") if part.strip()]
-        unclear = [part for part in parts if "=" not in part]
-        if unclear or not parts:
-            raise ValueError(
-                f"expected objectives such as ttft_p99=200ms,tpot_p99=20ms, got {value!r}"
-            )
-        given = [part.partition("=") for part in parts]
-        pairs: list[tuple[str, object]] = [
-            (name.strip(), _limit(name.strip(), limit)) for name, _, limit in given
-        ]
+        pairs = _split_pairs(value)
     elif isinstance(value, Mapping):
         pairs = [(str(name), limit) for name, limit in value.items()]
     else:
         return value
-    figures = [_figure(name) for name, _ in pairs]
-    for figure in figures:
-        if figures.count(figure) > 1:
-            raise ValueError(f"{figure} is given more than once; keep one")
-    return [
-        {
-            "metric": OBJECTIVES[figure].time,
-            "statistic": OBJECTIVES[figure].statistic,
-            "limit": limit,
-        }
-        for figure, (_, limit) in zip(figures, pairs, strict=True)
-    ]
+    names = [_figure(name) for name, _ in pairs]
+    objectives: list[dict[str, object]] = []
+    for name, (_, limit) in zip(names, pairs, strict=True):
+        if names.count(name) > 1:
+            raise ValueError(f"{name} is given more than once; keep one")
+        metric = OBJECTIVES[name]
+        objectives.append({"metric": metric.time, "statistic": metric.statistic, "limit": limit})
+    return objectives
+
+
+def _split_pairs(text: str) -> list[tuple[str, object]]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all("=" in part for part in parts):
+        raise ValueError(f"expected objectives such as ttft_p99=200ms,tpot_p99=20ms, got {text!r}")
+    pairs: list[tuple[str, object]] = []
+    for part in parts:
+        name, _, limit = part.partition("=")
+        pairs.append((name.strip(), _limit(name.strip(), limit)))
+    return pairs
 
 
 def _limit(name: str, text: str) -> float:
@@ -82,7 +88,7 @@ def _limit(name: str, text: str) -> float:
 
 
 def _figure(name: str) -> str:
-    """The registry's name for it."""
+    """Return the name of the metric in the registry. Raise ValueError if it is not an objective."""
     metric = find_metric(name)
     if metric is None or metric.name not in OBJECTIVES:
         raise ValueError(
@@ -109,19 +115,18 @@ Objectives = Annotated[
 
 
 class SearchLimits(Spec):
-    """How far a search goes, and how long its trials are. Rates are in requests per second."""
+    """The limits of a search and the length of its trials. Rates are in requests per second."""
 
     start: float
     lowest: float
     highest: float
     precision: float = 0.05  # half width of the interval, relative
-    trials: int = 12  # at most, without those that verify the answer
+    trials: int = 12  # at most, without the trials that verify the answer
     confidence: float = 0.95
-    needed: int = 1000  # requests of a full trial, by the percentile of the objectives
-    shortest_s: float = (
-        10.0  # a first, short trial; a full one takes this longer, for the queue to fill
-    )
-    fixed_requests: int | None = None  # of each trial, where the user sets them
+    needed: int = 1000  # requests of a full trial, from the percentile of the objectives
+    # The length of a first, short trial. A full trial is this much longer, so that the queue fills.
+    shortest_s: float = 10.0
+    fixed_requests: int | None = None  # of each trial, if the user sets them
     fixed_s: float | None = None
 
     def trial_requests(self, rate: float, kind: RateTrialKind) -> int:

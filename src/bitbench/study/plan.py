@@ -1,7 +1,6 @@
-"""The matrix of a study: who is compared (configs), on what (workloads), in which order (groups), and which files it
-was imported from."""
+"""The matrix of a study: configs, workloads, the order of the groups, and the imported files."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from bitbench.study.base import Record
@@ -12,23 +11,25 @@ from bitbench.study.workload import Workload
 
 
 class ImportedFile(Record):
+    """A result file of another tool."""
+
     name: str  # without its folder
     sha256: str
 
 
 class ImportSource(Record):
-    """Another tool's result files, and everything that was assumed, changed or left out on the way."""
+    """The result files of another tool, with notes on all assumptions, changes and omissions."""
 
     tool: str
     files: tuple[ImportedFile, ...]
     notes: tuple[str, ...] = ()
 
 
-UNKNOWN_ENGINE = "unknown"  # an imported file that does not say what ran it
+UNKNOWN_ENGINE = "unknown"  # the engine of an imported file that does not name it
 
 
 class Config(Record):
-    """A variant on an engine: one row of a ranking, and what one instance runs."""
+    """A variant on an engine: one row of a ranking, and one instance at a time."""
 
     variant: str
     engine: str
@@ -37,10 +38,14 @@ class Config(Record):
     def name(self) -> str:
         if self.engine == UNKNOWN_ENGINE:
             return self.variant
-        return self.engine if self.variant == NO_MODEL else f"{self.variant} @ {self.engine}"
+        if self.variant == NO_MODEL:
+            return self.engine
+        return f"{self.variant} @ {self.engine}"
 
 
 class Point(Record):
+    """A config on a workload."""
+
     config: Config
     workload: str
 
@@ -50,22 +55,22 @@ class Point(Record):
 
 
 class Refusal(Record):
-    """A point that would be meaningless or cannot run, known before anything is started."""
+    """A point that is skipped before anything starts, because it is meaningless or cannot run."""
 
     point: Point
     reason: str
-    was_tried: bool = False  # its variant could not be made; the next run of the study tries again
+    was_tried: bool = False  # True if its variant could not be made. The next run tries again.
 
 
 class QualityRefusal(Record):
-    """A config whose quality cannot be measured, known before anything is started."""
+    """A config whose quality cannot be measured, as is clear before anything starts."""
 
     config: Config
     reason: str
 
 
 class Support(StrEnum):
-    """What is known about a variant on an engine before it is tried."""
+    """The support of a variant by an engine, as far as it is clear before a trial."""
 
     RUNS = "runs"
     RUNS_WITHOUT_SPEEDUP = "runs_without_speedup"
@@ -73,7 +78,7 @@ class Support(StrEnum):
 
 
 class Expectation(Record):
-    """A config that is tried although it is known not to run, or not to gain anything, and why."""
+    """A config that is tried although it is expected to fail or to gain nothing."""
 
     config: Config
     verdict: Support
@@ -81,112 +86,111 @@ class Expectation(Record):
 
 
 class Member(Record):
-    """A config of a group, and what it is asked there."""
+    """A config of a group, with the workloads that it runs there."""
 
     config: Config
-    workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
+    workloads: tuple[Workload, ...]  # empty if only its quality is left to measure
 
 
 class Group(Record):
-    """Configs of a block that are started together and take turns: one round after the other, in random order.
+    """Configs of a block that start together and take turns, each round in random order.
 
-    A block holds one fresh start of each config. Where they do not fit into memory at once, it has several groups, each
-    with a start of the baseline; or each config is a group of its own.
+    A block contains one fresh start of each config. If they do not fit into memory at once, the
+    block has several groups. Then each group has a start of the baseline, or each config is a
+    group.
     """
 
     block: int
     members: tuple[Member, ...]
-    rounds: int  # trials of each workload that a member has in this block, those of an interrupted run included
-    baseline: Config | None = None  # has a turn wherever another member has one
+    # trials per member and workload in this block, including trials of an interrupted run
+    rounds: int
+    baseline: Config | None = None  # has a turn whenever another member has one
 
     @property
     def name(self) -> str:
         return ", ".join(member.config.name for member in self.members)
 
 
+def _drop_repeats(configs: Iterable[Config]) -> tuple[Config, ...]:
+    return tuple(dict.fromkeys(configs))
+
+
 class Plan(Record):
-    """A study, expanded: what will run, and what will not and why."""
+    """An expanded study: the points that will run, and the skipped points with their reasons."""
 
     study: Study
     variants: tuple[Variant, ...]
     points: tuple[Point, ...]
     refusals: tuple[Refusal, ...] = ()
-    imported_from: ImportSource | None = (
-        None  # not run by bitbench, and not to be run: made from another tool's file
-    )
+    # set for a plan made from another tool's file, which bitbench neither ran nor can run
+    imported_from: ImportSource | None = None
     expectations: tuple[Expectation, ...] = ()
-    quality: tuple[
-        Config, ...
-    ] = ()  # whose quality is measured: also of some whose speed would mean nothing
+    # configs whose quality is measured, including some whose speed would be meaningless
+    quality: tuple[Config, ...] = ()
     quality_refusals: tuple[QualityRefusal, ...] = ()
-    level: Level | None = (
-        None  # of the processor that it was planned for; None: not known, or not computed on
-    )
-    in_float32: tuple[
-        Config, ...
-    ] = ()  # since this processor would emulate bf16, and the study names no type
+    # level of the processor that it was planned for, or None if it is unknown or not used
+    level: Level | None = None
+    # configs that compute in float32: the processor would emulate bf16, and no type was chosen
+    in_float32: tuple[Config, ...] = ()
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """All that are started."""
-        return tuple(dict.fromkeys([*(point.config for point in self.points), *self.quality]))
+        """Return all configs that are started."""
+        return _drop_repeats([*(point.config for point in self.points), *self.quality])
 
     @property
     def asked(self) -> tuple[Config, ...]:
-        """All that are started, then those that were refused."""
-        return tuple(
-            dict.fromkeys([*self.configs, *(refusal.point.config for refusal in self.refusals)])
-        )
+        """Return all configs that are started, then the refused configs."""
+        return _drop_repeats([*self.configs, *(refusal.point.config for refusal in self.refusals)])
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Whose configs are compared with each other, and with no other model's."""
+        """Return the models. Configs are compared only with configs of the same model."""
         return tuple(dict.fromkeys(map(self._model_of(), self.asked)))
 
     @property
     def rounded_before(self) -> dict[str, str]:
-        """Models whose unquantized layers had been rounded already, and to what."""
-        known = {variant.model_name: variant.facts.rounded_before for variant in self.variants}
-        return {model: rounded for model, rounded in known.items() if rounded is not None}
+        """Return the models whose unquantized layers had already been rounded, and to what."""
+        by_model = {variant.model_name: variant.facts.rounded_before for variant in self.variants}
+        return {model: rounded for model, rounded in by_model.items() if rounded is not None}
 
     def of_model(self, model: str) -> "Plan":
-        """The same without the configs of other models."""
+        """Return the plan without the configs of other models."""
         model_of = self._model_of()
-        return self.model_copy(update=self._asked_of(lambda config: model_of(config) == model))
+        configs = {config for config in self.asked if model_of(config) == model}
+        return self.model_copy(update=self._asked_of(configs))
 
     def only(self, configs: Collection[Config]) -> "Plan":
-        """The same without all other configs."""
-        variants = {config.variant for config in configs}
+        """Return the plan without all other configs."""
+        names = {config.variant for config in configs}
+        variants = [variant for variant in self.variants if variant.name in names]
+        expectations = [noted for noted in self.expectations if noted.config in configs]
+        refused = [refusal for refusal in self.quality_refusals if refusal.config in configs]
         return self.model_copy(
             update={
-                **self._asked_of(configs.__contains__),
-                "variants": tuple(variant for variant in self.variants if variant.name in variants),
-                "expectations": tuple(
-                    noted for noted in self.expectations if noted.config in configs
-                ),
-                "quality_refusals": tuple(
-                    refusal for refusal in self.quality_refusals if refusal.config in configs
-                ),
+                **self._asked_of(configs),
+                "variants": tuple(variants),
+                "expectations": tuple(expectations),
+                "quality_refusals": tuple(refused),
             }
         )
 
-    def _asked_of(self, is_wanted: Callable[[Config], bool]) -> dict[str, object]:
-        return {
-            "points": tuple(point for point in self.points if is_wanted(point.config)),
-            "refusals": tuple(
-                refusal for refusal in self.refusals if is_wanted(refusal.point.config)
-            ),
-            "quality": tuple(config for config in self.quality if is_wanted(config)),
-        }
+    def _asked_of(self, configs: Collection[Config]) -> dict[str, object]:
+        """Return the points, refusals and quality measurements of these configs, by field."""
+        points = [point for point in self.points if point.config in configs]
+        refusals = [refusal for refusal in self.refusals if refusal.point.config in configs]
+        quality = [config for config in self.quality if config in configs]
+        return {"points": tuple(points), "refusals": tuple(refusals), "quality": tuple(quality)}
 
     def _model_of(self) -> Callable[[Config], str]:
-        known = {variant.name: variant.compared_as for variant in self.variants}
-        return lambda config: known.get(config.variant, "")
+        by_variant = {variant.name: variant.compared_as for variant in self.variants}
+        return lambda config: by_variant.get(config.variant, "")
 
     @property
     def chosen_dtypes(self) -> dict[Config, str]:
-        """What configs compute in because of the processor; of others the engine's default or the study decides."""
+        """Return the types chosen because of the processor. The engine or study chose others."""
         return dict.fromkeys(self.in_float32, "float32")
 
     def variant(self, name: str) -> Variant:
+        """Return the variant with this name. It must exist."""
         return next(variant for variant in self.variants if variant.name == name)

@@ -1,4 +1,4 @@
-"""`quality:` of a study file: what is measured besides speed, and the limits beyond which a variant is flagged."""
+"""`quality:` of a study file: the measurements of quality, and the limits for a flagged variant."""
 
 import re
 from enum import StrEnum
@@ -8,49 +8,53 @@ from pydantic import Field, field_validator, model_validator
 
 from bitbench.study.base import Fraction, Spec
 
-# Nats. On SmolLM2-135M, whose few weights suffer most, 8-bit formats that are sound lie at 0.005 to 0.03 and 4-bit
-# ones between 0.15 and 0.4 (docs/quality.md): beyond a tenth an answer is often another one.
+# Nats. On SmolLM2-135M, whose few weights suffer most, sound 8-bit formats have 0.005 to 0.03 and
+# 4-bit formats 0.15 to 0.4 (docs/quality.md). Above 0.1, answers often differ.
 DEFAULT_MAX_DIVERGENCE = 0.1
-# Nats beyond the noise floor: a tenth of what is flagged, and a fraction of what sound 8-bit formats lose.
+# Nats beyond the noise floor: a tenth of the flagged divergence, and a fraction of the loss of
+# sound 8-bit formats.
 DEFAULT_EQUIVALENCE_MARGIN = 0.01
-# The loss that published 4-bit models of some size stay well below; a reader notices it.
+# Larger published 4-bit models stay well below this loss, which a reader notices.
 DEFAULT_MAX_PERPLEXITY_RISE = 0.10
 
 
-PROMPT_TOKENS = (
-    256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
-)
-# What is shipped (`quality/conversations.yaml`), and room for the longest of it with any tokenizer and chat template.
-CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
-TURN_TOKENS = 96  # of an answer: twice the longest right one
+# No fixed prompt is longer with any tokenizer and chat template.
+PROMPT_TOKENS = 256
+# The content of `quality/conversations.yaml`, and the tokens of the longest conversation with any
+# tokenizer and chat template.
+CONVERSATIONS = 24
+CONVERSATION_TURNS = 6
+CONVERSATION_TOKENS = 1024
+TURN_TOKENS = 96  # of an answer: twice the longest right answer
 MOST_WINDOWS = 10_000
-# An answer about a window of 256 tokens then has 2 to 5 MB, and 94 % of the probability of SmolLM2-135M.
+# The scores of a window of 256 tokens then take 2 to 5 MB, and cover 94 % of the probability of
+# SmolLM2-135M.
 TOP_TOKENS = 256
-TOP_TOKENS_OF_LONG, LONGEST_FOR_MANY = (
-    32,
-    2048,
-)  # beyond so many tokens one answer would have 40 MB and more
-TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
+# With 256 top tokens, the scores of a longer window would take 40 MB and more.
+TOP_TOKENS_OF_LONG = 32
+LONGEST_FOR_MANY = 2048
+TASK_TOKENS = 2048  # for a question with its examples, as lm-eval assumes too
 BUILT_IN = "builtin"  # the task that comes with bitbench (`quality/needles.py`)
-LEAST_LONG_WINDOWS = 4  # of each further length; else as many as make the same number of tokens
-_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as all of lm-eval's are
+LEAST_LONG_WINDOWS = 4  # of each further length, or as many as have the same number of tokens
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # fits all names of lm-eval
 
 
 def is_study_task_file(task: str) -> bool:
-    """Whether a task is a YAML file, and no name of lm-eval's registry."""
+    """Return True if a task is a YAML file, and not a name of lm-eval's registry."""
     return task.endswith((".yaml", ".yml"))
 
 
 class Scoring(StrEnum):
-    """How an engine's server gives log-probabilities of a text; `quality.asking` speaks each."""
+    """A way to get log-probabilities of a text, each implemented in `quality.logprobs`."""
 
     PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
-    INPUT_LOGPROBS = "input_logprobs"  # SGLang's own request, likewise
-    NEXT_TOKEN = "next_token"  # llama.cpp's: of what can follow a prompt, so one request and one step for each token
+    INPUT_LOGPROBS = "input_logprobs"  # SGLang's endpoint: the whole prompt in one request
+    # llama.cpp's scores of the next token only: one request and one step for each token
+    NEXT_TOKEN = "next_token"
 
 
 class LmEvalTask(Spec):
-    """A task of lm-eval, and how it is asked."""
+    """A task of lm-eval, with the way in which its questions are sent."""
 
     name: str = Field(description="a name of lm-eval's registry, or a YAML file")
     chat: bool = Field(
@@ -72,7 +76,7 @@ class LmEvalTask(Spec):
 
 
 class Turns(Spec):
-    """Scripted conversations, each asked turn by turn until an answer is no valid JSON or tool call."""
+    """Scripted conversations, each continued until an answer is not valid JSON or tool call."""
 
     conversations: int = Field(
         default=CONVERSATIONS,
@@ -86,11 +90,19 @@ class Turns(Spec):
 
 
 def _listed(value: object) -> list[object]:
-    return list(value) if isinstance(value, (list, tuple)) else []
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    return []
+
+
+def _task_name(task: str | LmEvalTask) -> str:
+    if isinstance(task, LmEvalTask):
+        return task.name
+    return task
 
 
 class Quality(Spec):
-    """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
+    """The quality measurements: windows of a text, fixed prompts, and tasks of lm-eval."""
 
     corpus: tuple[str, ...] = Field(
         default=(),
@@ -114,8 +126,8 @@ class Quality(Spec):
         default=TOP_TOKENS,
         ge=1,
         le=1000,
-        description=f"top tokens kept at each position, for the KL divergence; default for windows of more than "
-        f"{LONGEST_FOR_MANY:,} tokens: {TOP_TOKENS_OF_LONG}",
+        description="top tokens kept at each position, for the KL divergence; default for "
+        f"windows of more than {LONGEST_FOR_MANY:,} tokens: {TOP_TOKENS_OF_LONG}",
     )
     answer_tokens: int = Field(
         default=48,
@@ -134,11 +146,13 @@ class Quality(Spec):
     equivalence_margin: float = Field(
         default=DEFAULT_EQUIVALENCE_MARGIN,
         gt=0,
-        description="mean KL divergence (nats) beyond the noise floor within which a variant counts as equivalent",
+        description="mean KL divergence (nats) beyond the noise floor within which a variant "
+        "counts as equivalent",
     )
     tasks: tuple[str | LmEvalTask, ...] = Field(
         default=(),
-        description="builtin (needles), or lm-eval's: names, YAML files, `{name, chat, think, concurrency}`",
+        description="builtin (needles), or lm-eval's: names, YAML files, `{name, chat, think, "
+        "concurrency}`",
     )
     task_samples: int | None = Field(
         default=None, ge=1, description="questions per task of lm-eval; default: all"
@@ -170,7 +184,9 @@ class Quality(Spec):
             return value
         lengths = [value.get("window_tokens"), *_listed(value.get("lengths"))]
         longest = max((length for length in lengths if isinstance(length, int)), default=0)
-        return {**value, "top_tokens": TOP_TOKENS_OF_LONG} if longest > LONGEST_FOR_MANY else value
+        if longest > LONGEST_FOR_MANY:
+            return {**value, "top_tokens": TOP_TOKENS_OF_LONG}
+        return value
 
     @model_validator(mode="after")
     def _lengths_grow(self) -> "Quality":
@@ -192,41 +208,50 @@ class Quality(Spec):
     def _tasks_are_names_or_files(
         cls, value: tuple[str | LmEvalTask, ...]
     ) -> tuple[str | LmEvalTask, ...]:
-        """lm-eval takes any other path for a task file, too, and runs the code that it names."""
-        for task in (task if isinstance(task, str) else task.name for task in value):
-            if not is_study_task_file(task) and not _TASK_NAME.fullmatch(task):
+        """Refuse other paths. lm-eval would take them for task files and run the code they name."""
+        for name in map(_task_name, value):
+            if not is_study_task_file(name) and not _TASK_NAME.fullmatch(name):
                 raise ValueError(
-                    f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)"
+                    f"{name!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)"
                 )
         return value
 
     @property
     def built_in(self) -> bool:
-        """Whether the needles that come with bitbench are asked for."""
+        """Return True if the study asks for the needles that come with bitbench."""
         return BUILT_IN in self.tasks
 
     @property
     def lm_eval_tasks(self) -> tuple[LmEvalTask, ...]:
-        others = (task for task in self.tasks if task != BUILT_IN)
-        return tuple(LmEvalTask(name=task) if isinstance(task, str) else task for task in others)
+        tasks = []
+        for task in self.tasks:
+            if isinstance(task, LmEvalTask):
+                tasks.append(task)
+            elif task != BUILT_IN:
+                tasks.append(LmEvalTask(name=task))
+        return tuple(tasks)
 
     @property
     def window_counts(self) -> dict[int, int]:
-        """How many windows of each length, shortest first."""
+        """Return the number of windows of each length, shortest first."""
+        counts = {self.window_tokens: self.windows}
         least = min(LEAST_LONG_WINDOWS, self.windows)
-        longer = {
-            length: max(self.windows * self.window_tokens // length, least)
-            for length in self.lengths[1:]
-        }
-        return {self.window_tokens: self.windows, **longer}
+        for length in self.lengths[1:]:
+            counts[length] = max(self.windows * self.window_tokens // length, least)
+        return counts
 
     @property
     def context_tokens(self) -> int:
-        """The longest request: a window and the token after it, a prompt or a conversation with its answer, or a
-        question of a task."""
-        return max(
-            max(self.window_counts) + 1,
-            PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
-            CONVERSATION_TOKENS + TURN_TOKENS if self.turns else 0,
-            TASK_TOKENS if self.lm_eval_tasks else 0,
-        )
+        """Return the length of the longest request in tokens.
+
+        It is a window and the token after it, a prompt or a conversation with its answer, or a
+        question of a task.
+        """
+        lengths = [max(self.window_counts) + 1]
+        if self.answer_tokens:
+            lengths.append(PROMPT_TOKENS + self.answer_tokens)
+        if self.turns:
+            lengths.append(CONVERSATION_TOKENS + TURN_TOKENS)
+        if self.lm_eval_tasks:
+            lengths.append(TASK_TOKENS)
+        return max(lengths)

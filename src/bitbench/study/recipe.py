@@ -1,4 +1,6 @@
-"""How a model is compressed: a named list of steps, or a backend of its own. Written as a short YAML file."""
+"""The way a model is compressed: a list of named steps, or a backend. Written as a short YAML
+file.
+"""
 
 import re
 from collections.abc import Mapping
@@ -16,8 +18,8 @@ from bitbench.study.variant import DENSE, AtLoad, tensor_type
 Option = Argument | tuple[str, ...]
 COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
 
-# What llama-quantize makes without a table of what matters (an importance matrix); the file is named for most of its
-# tensors. The two floats are written by the converter.
+# Types that llama-quantize makes without an importance matrix. A file has the type of most of its
+# tensors. The converter writes the two float types.
 DENSE_GGUF_TYPES = ("BF16", "F16")
 GGUF_TYPES = (
     *(
@@ -35,7 +37,7 @@ GGUF_TYPES = (
     ),
     *("IQ4_NL", "IQ4_XS", "Q3_K_L", "Q3_K_M", "Q3_K_S", "Q2_K"),
 )
-# What it makes only with one.
+# Types that llama-quantize makes only with an importance matrix.
 IMATRIX_GGUF_TYPES = (
     "IQ3_M",
     "IQ3_S",
@@ -50,7 +52,8 @@ IMATRIX_GGUF_TYPES = (
 )
 DENSE_OPENVINO_TYPE = "bf16"
 OPENVINO_TYPES = (DENSE_OPENVINO_TYPE, "int8", "int4")
-# Formats that compressed-tensors knows by name, and what they mean for a layer: how scales are shared is theirs.
+# Formats that compressed-tensors knows by name, and their meaning for a layer. They also define how
+# scales are shared.
 PresetName = Literal[
     "FP8", "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "W4AFP8"
 ]
@@ -68,25 +71,28 @@ _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 )
 _CALIBRATED_PRESETS = ("FP8", "NVFP4")  # one scale for all activations, found beforehand
 _BITS = re.compile(r"(?:fp|int|q)(\d)")  # in the name of a format: Q4_K_M, int8, mxfp8
-_NV_GROUP, _MX_GROUP = 16, 32  # what the formats NVFP4, MXFP4 and MXFP8 are defined by
+# Group sizes fixed by the specifications of NVFP4, and of MXFP4 and MXFP8.
+_NV_GROUP = 16
+_MX_GROUP = 32
 
 
 class Backend(StrEnum):
-    """Those of the core; features add others, whose recipes say everything in `options`."""
+    """A backend of the core. Features add others, whose recipes have only `options`."""
 
     NONE = "none"  # the model as it is
     LLMCOMPRESSOR = "llmcompressor"  # steps below, in the quantize environment
     GGUF = "gguf"  # llama.cpp's own tools
     OPENVINO = "openvino"  # optimum-intel and nncf, in the environment of that engine
-    ENGINE = "engine"  # the engine compresses while it loads; `options` say how
+    ENGINE = "engine"  # the engine compresses while it loads, as `options` define
 
 
 class Scheme(Spec):
-    """What the numbers of a linear layer become."""
+    """The format of the numbers of a linear layer after compression."""
 
     preset: PresetName | None = Field(
         default=None,
-        description="a format of compressed-tensors by its name, instead of the fields from here to symmetric",
+        description="a format of compressed-tensors by its name, instead of the fields from here "
+        "to symmetric",
     )
     weight_bits: Literal[2, 3, 4, 8]
     activation_bits: Literal[4, 8, 16] = Field(
@@ -113,12 +119,13 @@ class Scheme(Spec):
     def _what_its_preset_means(cls, value: Any) -> Any:
         if not isinstance(value, dict) or value.get("preset") not in _PRESETS:
             return value
-        meant = _PRESETS[value["preset"]]
-        if other := [name for name in meant if name in value and value[name] != meant[name]]:
-            raise ValueError(
-                f"preset: {value['preset']} means {other[0]}: {meant[other[0]]}; remove {other[0]}"
-            )
-        return {**value, **meant}
+        preset = _PRESETS[value["preset"]]
+        for name, content in preset.items():
+            if name in value and value[name] != content:
+                raise ValueError(
+                    f"preset: {value['preset']} means {name}: {content}; remove {name}"
+                )
+        return {**value, **preset}
 
     @model_validator(mode="after")
     def _float_is_eight_bits_per_row(self) -> "Scheme":
@@ -132,7 +139,8 @@ class Scheme(Spec):
             self.weight_bits != 8 or self.group_size is not None or not self.symmetric
         ):
             raise ValueError(
-                "type: float goes with weight_bits: 8, symmetric: true and no group_size, or with a preset"
+                "type: float goes with weight_bits: 8, symmetric: true and no group_size, or with "
+                "a preset"
             )
         if self.activation_bits == 4:
             raise ValueError("activation_bits: 4 goes with a preset, such as NVFP4")
@@ -140,16 +148,19 @@ class Scheme(Spec):
 
     @property
     def needs_calibration(self) -> bool:
-        """To be rounded to the nearest: scales of activations or of the KV cache that are found beforehand."""
+        """Return True if rounding needs a text for the scales of activations or of the KV cache."""
         return self.preset in _CALIBRATED_PRESETS or self.kv_cache is not None
 
     @property
     def form(self) -> str:
+        activation_type: str = self.type
+        if self.preset == "W4AFP8":
+            activation_type = "float"
         return scheme_form(
             self.weight_bits,
             self.type,
             self.activation_bits,
-            "float" if self.preset == "W4AFP8" else self.type,
+            activation_type,
             group_size=self.group_size,
             has_blocks=self.preset == "FP8_BLOCK",
             is_static=self.preset == "FP8",
@@ -166,15 +177,27 @@ def scheme_form(
     has_blocks: bool = False,
     is_static: bool = False,
 ) -> str:
-    """The part of a form that says what a layer's numbers are: `w8a8-int`, `w4afp8-int` where only activations are
-    floats, and for floats what shares a scale: `w8a8-float/block`, `w4a4-float/nvfp4`."""
+    """Return the part of a form that describes the numbers of a layer.
+
+    Examples are `w8a8-int`, and `w4afp8-int` if only activations are floats. For floats it also
+    tells what shares a scale: `w8a8-float/block`, `w4a4-float/nvfp4`.
+    """
     is_mixed = activation_type == "float" and weight_type == "int" and activation_bits < 16
-    numbers = f"w{weight_bits}a{'fp' if is_mixed else ''}{activation_bits}-{weight_type}"
+    activations = str(activation_bits)
+    if is_mixed:
+        activations = f"fp{activation_bits}"
+    numbers = f"w{weight_bits}a{activations}-{weight_type}"
     if weight_type != "float":
         return numbers
-    shared = {_NV_GROUP: f"nvfp{weight_bits}", _MX_GROUP: f"mxfp{weight_bits}"}.get(group_size or 0)
-    special = "block" if has_blocks else shared or ("static" if is_static else None)
-    return f"{numbers}/{special}" if special else numbers
+    if has_blocks:
+        return f"{numbers}/block"
+    if group_size == _NV_GROUP:
+        return f"{numbers}/nvfp{weight_bits}"
+    if group_size == _MX_GROUP:
+        return f"{numbers}/mxfp{weight_bits}"
+    if is_static:
+        return f"{numbers}/static"
+    return numbers
 
 
 class SmoothQuant(Spec):
@@ -200,10 +223,10 @@ class SparseGpt(Spec):
 
 
 class Awq(Spec):
-    """Scales the channels that matter most before they are rounded; a `quantize` step must follow."""
+    """Scales the most important channels before rounding. A `quantize` step must follow."""
 
     step: Literal["awq"]
-    # llm-compressor divides by the number of points less two.
+    # At least 3: llm-compressor divides by the number of points minus two.
     grid: int = Field(
         default=20, ge=3, le=200, description="scales tried per layer; more take longer"
     )
@@ -223,7 +246,7 @@ class Gptq(Scheme):
 
 
 class Quantize(Scheme):
-    """Rounds to the nearest."""
+    """Rounds each weight to the nearest value."""
 
     step: Literal["quantize"]
 
@@ -232,7 +255,7 @@ Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize, Field(discrimi
 
 
 class CalibrationNeed(Spec):
-    """How much text the steps look at, and which."""
+    """The text that the steps read: how much, and from which source."""
 
     samples: int = Field(default=64, ge=1, le=100_000, description="pieces of text")
     tokens: int = Field(default=512, ge=16, le=1_000_000, description="length of a sample")
@@ -242,7 +265,7 @@ class CalibrationNeed(Spec):
 
 
 class TensorRule(Spec):
-    """A type for the tensors of a GGUF file whose names match."""
+    """A type for the tensors of a GGUF file whose names match a pattern."""
 
     match: str = Field(
         min_length=1,
@@ -270,8 +293,12 @@ class TensorRule(Spec):
         return tensor_type(value).name
 
 
+def _reads_text(step: Step) -> bool:
+    return not isinstance(step, Quantize) or step.needs_calibration
+
+
 class Recipe(Spec):
-    """One way to compress a model."""
+    """A way to compress a model."""
 
     name: Name = Field(description="as studies, variants and reports call it")
     description: str = Field(default="", description="a line for `bitbench recipes`")
@@ -287,7 +314,8 @@ class Recipe(Spec):
     )
     tensors: tuple[TensorRule, ...] = Field(
         default=(),
-        description="for the backend gguf: types of tensors by name, the first that matches counts; what matches none "
+        description="for the backend gguf: types of tensors by name, the first that matches "
+        "counts; what matches none "
         "gets what `options: {type: …}` means for it",
     )
 
@@ -310,20 +338,24 @@ class Recipe(Spec):
 
     @model_validator(mode="after")
     def _says_what_its_backend_needs(self) -> "Recipe":
-        if self.backend is not Backend.LLMCOMPRESSOR:
-            if self.steps:
-                raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
-            if self.options and self.backend is Backend.NONE:
-                raise ValueError("`options` are for backends that make something; remove them")
-            if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
-                raise ValueError(
-                    "backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how"
-                )
-            if self.backend is Backend.GGUF:
-                self._check_gguf()
-            if self.backend is Backend.OPENVINO:
-                self._check_openvino()
+        if self.backend is Backend.LLMCOMPRESSOR:
+            self._check_steps()
             return self
+        if self.steps:
+            raise ValueError(f"`steps` are for backend: llmcompressor, not for {self.backend}")
+        if self.options and self.backend is Backend.NONE:
+            raise ValueError("`options` are for backends that make something; remove them")
+        if self.backend is Backend.ENGINE and self.options.keys() != AtLoad.model_fields.keys():
+            raise ValueError(
+                "backend: engine needs `options: {engine: …, quantize: …}`: which engine, and how"
+            )
+        if self.backend is Backend.GGUF:
+            self._check_gguf()
+        if self.backend is Backend.OPENVINO:
+            self._check_openvino()
+        return self
+
+    def _check_steps(self) -> None:
         if self.options:
             raise ValueError("`options` are for other backends; write fields into the steps")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
@@ -331,7 +363,6 @@ class Recipe(Spec):
             raise ValueError(
                 "the last step, and no other, must be `quantize` or `gptq`: it rounds the weights"
             )
-        return self
 
     def _check_gguf(self) -> None:
         if not {"type"} <= set(self.options) <= {"type", "imatrix"}:
@@ -342,93 +373,104 @@ class Recipe(Spec):
             raise ValueError(f"type: {self.gguf_type} needs `imatrix: true` beside it")
         if self.gguf_type not in (*GGUF_TYPES, *IMATRIX_GGUF_TYPES):
             raise ValueError(
-                f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}, or with `imatrix: true` "
-                f"also {', '.join(IMATRIX_GGUF_TYPES)}"
+                f"`options` of backend: gguf are {{type: …}}, one of {', '.join(GGUF_TYPES)}, or "
+                f"with `imatrix: true` also {', '.join(IMATRIX_GGUF_TYPES)}"
             )
         if self.has_imatrix and self.gguf_type in DENSE_GGUF_TYPES:
             raise ValueError(f"type: {self.gguf_type} is not quantized; remove imatrix")
 
     def _check_openvino(self) -> None:
-        wanted, size = self.openvino_type, self.options.get("group_size")
-        if (
-            not {"type"} <= set(self.options) <= {"type", "group_size"}
-            or wanted not in OPENVINO_TYPES
-        ):
+        weight_type = self.openvino_type
+        group_size = self.options.get("group_size")
+        names = set(self.options)
+        if not {"type"} <= names <= {"type", "group_size"} or weight_type not in OPENVINO_TYPES:
             raise ValueError(
-                f"`options` of backend: openvino are {{type: …}}, one of {', '.join(OPENVINO_TYPES)}"
+                "`options` of backend: openvino are {type: …}, one of "
+                f"{', '.join(OPENVINO_TYPES)}"
             )
-        if "group_size" in self.options and wanted != "int4":
+        if "group_size" in self.options and weight_type != "int4":
             raise ValueError(
                 "group_size goes with type: int4; the others have one scale per row, or none"
             )
-        if wanted == "int4" and (type(size) is not int or size < 1):
+        if weight_type == "int4" and (type(group_size) is not int or group_size < 1):
             raise ValueError(
-                "type: int4 needs `group_size: 64` or another number beside it: weights that share a scale"
+                "type: int4 needs `group_size: 64` or another number beside it: weights that share "
+                "a scale"
             )
 
     @property
     def scheme(self) -> Scheme | None:
-        """What llm-compressor makes of the linear layers; None for the other backends."""
-        last = self.steps[-1] if self.steps else None
-        return last if isinstance(last, Scheme) else None
+        """Return the format of the linear layers, or None if llm-compressor is not the backend."""
+        if self.steps and isinstance(self.steps[-1], Scheme):
+            return self.steps[-1]
+        return None
 
     @property
     def ignored(self) -> tuple[str, ...] | None:
-        """Layers that are skipped; None where the recipe itself rounds none."""
+        """Return the layers that are skipped. None if the recipe itself rounds no layer."""
         return None if self.scheme is None else self.scheme.ignore
 
     @property
     def at_load(self) -> AtLoad | None:
-        """The engine that compresses while it loads, and how; None where the variant is created beforehand."""
+        """Return the engine that compresses at load, and how. None for any other backend."""
         if self.backend is not Backend.ENGINE:
             return None
         return AtLoad(engine=str(self.options["engine"]), quantize=str(self.options["quantize"]))
 
     @property
     def form(self) -> str:
-        """What an engine gets to load, whatever the recipe is called: the key of `planning/compatibility.yaml`.
+        """Return the format that an engine loads: the key of `planning/compatibility.yaml`.
 
-        From the general to the special, as in compressed-tensors/w8a8-int/sparse. How weights were rounded (GPTQ,
-        AWQ, to the nearest) does not matter to an engine and is not part of it.
+        It goes from general to special, such as compressed-tensors/w8a8-int/sparse. The way
+        weights were rounded (GPTQ, AWQ, to nearest) is left out, because it does not matter to an
+        engine.
         """
         if self.at_load is not None:
             return self.at_load.quantize
         if self.scheme is None:
             if self.gguf_type in DENSE_GGUF_TYPES or self.openvino_type == DENSE_OPENVINO_TYPE:
                 return f"{self.backend}/{DENSE}"
-            return DENSE if self.backend is Backend.NONE else str(self.backend)
-        is_sparse = any(isinstance(step, SparseGpt) for step in self.steps)
-        return f"{COMPRESSED_TENSORS}/{self.scheme.form}{'/sparse' if is_sparse else ''}"
+            if self.backend is Backend.NONE:
+                return DENSE
+            return str(self.backend)
+        form = f"{COMPRESSED_TENSORS}/{self.scheme.form}"
+        if any(isinstance(step, SparseGpt) for step in self.steps):
+            return f"{form}/sparse"
+        return form
 
     @property
     def gguf_type(self) -> str | None:
-        """As llama-quantize spells it; None for the other backends."""
-        return str(self.options.get("type")) if self.backend is Backend.GGUF else None
+        """Return the type as llama-quantize spells it. None for the other backends."""
+        if self.backend is not Backend.GGUF:
+            return None
+        return str(self.options.get("type"))
 
     @property
     def openvino_type(self) -> str | None:
-        """What the weights become; None for the other backends."""
-        return str(self.options.get("type")) if self.backend is Backend.OPENVINO else None
+        """Return the type of the weights. None for the other backends."""
+        if self.backend is not Backend.OPENVINO:
+            return None
+        return str(self.options.get("type"))
 
     @property
     def weight_bits(self) -> int | None:
-        """Of most weights, rounded down; None where they stay as they are, or are no numbers."""
+        """Return the bits of most weights, rounded down. None if they stay or are unknown."""
         if self.scheme is not None:
             return self.scheme.weight_bits
-        named = (
-            self.at_load.quantize if self.at_load else self.gguf_type or self.openvino_type or ""
-        )
-        found = _BITS.search(named.lower())
-        return int(found[1]) if found else None
+        name = self.gguf_type or self.openvino_type or ""
+        if self.at_load:
+            name = self.at_load.quantize
+        match = _BITS.search(name.lower())
+        if match is None:
+            return None
+        return int(match[1])
 
     @property
     def has_imatrix(self) -> bool:
-        """Whether llama.cpp first finds out on a text which weights matter."""
+        """Return True if llama.cpp first uses a text to find out which weights matter."""
         return self.backend is Backend.GGUF and self.options.get("imatrix") is True
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether a text is looked at."""
-        return self.has_imatrix or any(
-            not isinstance(step, Quantize) or step.needs_calibration for step in self.steps
-        )
+        """Return True if the recipe reads a text."""
+        return self.has_imatrix or any(map(_reads_text, self.steps))

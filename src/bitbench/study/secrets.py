@@ -1,4 +1,4 @@
-"""Names of arguments and variables whose values are never shown, and where such values may stand."""
+"""Names of arguments and variables with secret values, and the places that may contain them."""
 
 import json
 import re
@@ -13,42 +13,44 @@ _SECRET = re.compile(
     r"|(^|[-_])(key|auth|pwd)$",
     re.IGNORECASE,
 )
-_SHORTEST = (
-    6  # characters of a value that is looked for in other texts; "none" and "true" are no secrets
-)
+# Characters of a value that is searched for in other texts. "none" and "true" are not secrets.
+_SHORTEST = 6
 
 
 def is_secret(name: str) -> bool:
+    """Return True if an argument or variable with this name holds a secret."""
     return _SECRET.search(name) is not None
 
 
 def without_secret_options(words: Sequence[str]) -> list[str]:
-    """A command in which no option with such a name has its value: `--api-key X`, `--api-key=X`."""
-    shown: list[str] = []
+    """Return a command with the values of secret options hidden: `--api-key X`, `--api-key=X`."""
+    result: list[str] = []
     for word in words:
         name, equals, _ = word.partition("=")
-        if (
-            shown
-            and is_secret(shown[-1])
-            and shown[-1].startswith("-")
-            and not word.startswith("-")
-        ):
-            shown.append(HIDDEN)
+        if result and _is_secret_option(result[-1]) and not word.startswith("-"):
+            result.append(HIDDEN)
+        elif equals and _is_secret_option(name):
+            result.append(f"{name}={HIDDEN}")
         else:
-            shown.append(
-                f"{name}={HIDDEN}" if equals and name.startswith("-") and is_secret(name) else word
-            )
-    return shown
+            result.append(word)
+    return result
+
+
+def _is_secret_option(name: str) -> bool:
+    return name.startswith("-") and is_secret(name)
 
 
 def secret_values(content: Json) -> Iterator[str]:
-    """The values of all fields with such a name, however deep they lie. `api_key_env` has the name of a variable."""
+    """Yield the values of all fields with a secret name, at any depth.
+
+    `api_key_env` holds the name of a variable, so its value is not a secret.
+    """
     if isinstance(content, dict):
         for name, value in content.items():
-            if isinstance(value, str) and is_secret(name) and not name.endswith("_env"):
-                yield from [value] if len(value) >= _SHORTEST else []
-            else:
+            if not isinstance(value, str) or not is_secret(name) or name.endswith("_env"):
                 yield from secret_values(value)
+            elif len(value) >= _SHORTEST:
+                yield value
     elif isinstance(content, list):
         for item in content:
             yield from secret_values(item)

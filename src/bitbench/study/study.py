@@ -1,8 +1,10 @@
-"""What a study file says, once it has been read and checked. The JSON Schema is made from these types."""
+"""The types of a study file after it has been read and checked. The JSON Schema is made from
+them.
+"""
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from itertools import product
@@ -35,8 +37,16 @@ from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
-# YAML reads a bare `null` as nothing; here it is the name of an engine.
-EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
+
+
+def _name_null_engine(value: object) -> object:
+    """Return "null" for None: YAML reads a bare `null` as nothing, but it is an engine's name."""
+    if value is None:
+        return "null"
+    return value
+
+
+EngineName = Annotated[str, BeforeValidator(_name_null_engine)]
 Argument = bool | int | float | str
 
 
@@ -54,32 +64,38 @@ MOST_POINTS = 2_000  # of a study: at five starts of a minute each they take a m
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 
 
-_PYTHON = "a virtual environment that has the engine, or its python, instead of the one that bitbench made"
+_PYTHON = (
+    "a virtual environment that has the engine, or its python, instead of the one that bitbench "
+    "made"
+)
 
 
 def _named(value: object) -> object:
-    """With a name: `vllm`, or `vllm old` of the environment /opt/old."""
+    """Expand a name to an engine, and add the default name: `vllm`, or `vllm old` for /opt/old."""
     if value is None or isinstance(value, str):
         value = {"engine": value}
     if isinstance(value, dict) and "name" not in value and "engine" in value:
-        which = _folder_name(value.get("python"))
-        name = f"{value['engine']} {which}" if which else value["engine"]
+        name = value["engine"]
+        if folder := _folder_name(value.get("python")):
+            name = f"{name} {folder}"
         value = {**value, "name": name}
     return value
 
 
 def _folder_name(python: object) -> str | None:
-    """Of a virtual environment, by its path or that of its python."""
-    return venv_folder(Path(python)).name or None if isinstance(python, str) else None
+    """Return the name of a virtual environment's folder, given its path or its Python."""
+    if not isinstance(python, str):
+        return None
+    return venv_folder(Path(python)).name or None
 
 
-# Types of a KV cache that round nothing but to 16 bits, as engines call them; all others are quantized.
+# Types of a KV cache of 16 bits or more, as engines call them. All others are quantized.
 _WHOLE_CACHES = frozenset({"auto", "f32", "f16", "bf16", "float16", "bfloat16"})
-FEWEST_BLOCKS = 3  # of two no data can say which config varies more, so nothing is claimed
+FEWEST_BLOCKS = 3  # two blocks cannot show which config varies more, so they support no claim
 
 
 class EngineSetup(Spec):
-    """An engine with the arguments it is started with. Two setups of one engine are compared like two engines."""
+    """An engine with its arguments. Two setups of one engine are compared like two engines."""
 
     name: EngineName = Field(description="how reports call it; the engine's name unless given")
     engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
@@ -98,21 +114,28 @@ class EngineSetup(Spec):
 
     @property
     def settings(self) -> dict[str, Argument]:
-        """Its arguments, and the type of its KV cache where one is chosen."""
-        return {"kv_cache": self.kv_cache, **self.args} if self.kv_cache else dict(self.args)
+        """Return the arguments, and the type of the KV cache if one is chosen."""
+        if self.kv_cache:
+            return {"kv_cache": self.kv_cache, **self.args}
+        return dict(self.args)
 
     @property
     def has_quantized_cache(self) -> bool:
         return self.kv_cache is not None and self.kv_cache not in _WHOLE_CACHES
 
     def environment(self, usual: str | None) -> str | None:
-        """Name of the environment that it runs in, or path of somebody else's; `usual` is that of its engine."""
-        return str(Path(self.python).expanduser()) if self.python is not None else usual
+        """Return the path of the user's environment, or `usual`, the name of the engine's one."""
+        if self.python is None:
+            return usual
+        return str(Path(self.python).expanduser())
 
 
 class EngineAxes(Spec):
-    """An engine as a study file names it. Each list is an axis: every combination is a setup of its own, whose name
-    says where on the axes it is, such as `vllm kv=fp8`. Nothing in a list (null) means without that argument."""
+    """An engine as a study file writes it. Each list is an axis, each combination a setup.
+
+    The name of a setup tells its position on the axes, such as `vllm kv=fp8`. null in a list
+    means without that argument.
+    """
 
     name: EngineName = Field(description="how reports call it; the engine's name unless given")
     engine: EngineName = Field(description="which engine it is: vllm, transformers, null, …")
@@ -140,60 +163,75 @@ class EngineAxes(Spec):
         return self
 
     def setups(self) -> Iterator[EngineSetup]:
-        """Each combination."""
+        """Yield a setup for each combination."""
+        axes: dict[str, tuple[Argument | None, ...]] = {}
+        for name, values in self.args.items():
+            if isinstance(values, tuple):
+                axes[name] = values
         types = self.kv_cache
-        axes = {name: values for name, values in self.args.items() if isinstance(values, tuple)}
-        for type, *values in product(
-            types if isinstance(types, tuple) else (types,), *axes.values()
-        ):
+        cache_types = types if isinstance(types, tuple) else (types,)
+        for cache_type, *values in product(cache_types, *axes.values()):
             chosen = dict(zip(axes, values, strict=True))
-            place = {"kv": type, **chosen} if isinstance(types, tuple) else chosen
-            args = {name: chosen.get(name, value) for name, value in self.args.items()}
-            yield EngineSetup(
-                name=" ".join(
-                    [self.name, *(f"{name}={_shown(value)}" for name, value in place.items())]
-                ),
-                engine=self.engine,
-                args={
-                    name: value
-                    for name, value in args.items()
-                    if not (value is None or isinstance(value, tuple))
-                },
-                env=self.env,
-                kv_cache=type,
-                python=self.python,
-            )
+            yield self._make_setup(cache_type, chosen)
+
+    def _make_setup(
+        self, cache_type: str | None, chosen: Mapping[str, Argument | None]
+    ) -> EngineSetup:
+        position = dict(chosen)
+        if isinstance(self.kv_cache, tuple):
+            position = {"kv": cache_type, **chosen}
+        parts = [f"{name}={_shown(value)}" for name, value in position.items()]
+        args: dict[str, Argument] = {}
+        for name, value in self.args.items():
+            argument = chosen.get(name, value)
+            if argument is not None and not isinstance(argument, tuple):
+                args[name] = argument
+        return EngineSetup(
+            name=" ".join([self.name, *parts]),
+            engine=self.engine,
+            args=args,
+            env=self.env,
+            kv_cache=cache_type,
+            python=self.python,
+        )
 
 
 def _shown(value: Argument | None) -> str:
-    """As a part of a setup's name: an object in JSON, as vLLM's speculative-config is one, by its values alone."""
+    """Return a value as a part of a setup's name.
+
+    A JSON object, such as vLLM's speculative-config, is written by its values alone.
+    """
     if value is None:
         return "unset"
     if isinstance(value, bool):
         return "on" if value else "off"
-    try:
-        content = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
-    except (ValueError, RecursionError):
-        content = None
-    return ",".join(map(str, content.values())) if isinstance(content, dict) else str(value)
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            content = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return ",".join(map(str, content.values()))
+    return str(value)
 
 
 _AXES = TypeAdapter(tuple[EngineAxes, ...])
 
 
 def _each_combination(value: object, info: ValidationInfo) -> object:
-    """The lists of a study file, expanded; its mistakes keep their place in the file. Setups are left as they are."""
+    """Expand the lists of a study file, so that mistakes keep their position. Keep setups."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, EngineSetup) for item in value):
         return value
-    return [
-        setup
-        for axes in _AXES.validate_python(value, context=info.context)
-        for setup in axes.setups()
-    ]
+    setups: list[EngineSetup] = []
+    for axes in _AXES.validate_python(value, context=info.context):
+        setups += axes.setups()
+    return setups
 
 
 class Count(Spec):
-    """At least `min`; more, up to `max`, while the interval is wider than the target and the budget lasts."""
+    """A number of at least `min`, which grows up to `max`.
+
+    It grows while the interval is too wide and the budget lasts.
+    """
 
     min: int = Field(ge=1, le=1000)
     max: int = Field(ge=1, le=1000)
@@ -201,11 +239,9 @@ class Count(Spec):
     @model_validator(mode="before")
     @classmethod
     def _one_number_means_exactly(cls, value: object) -> object:
-        return (
-            {"min": value, "max": value}
-            if isinstance(value, int) and not isinstance(value, bool)
-            else value
-        )
+        if isinstance(value, int) and not isinstance(value, bool):
+            return {"min": value, "max": value}
+        return value
 
     @model_validator(mode="after")
     def _ordered(self) -> "Count":
@@ -220,28 +256,30 @@ class Interleaving(StrEnum):
     VISITS = "visits"
 
 
-# Of each config, where a study asks for no number: one start has no variation.
+# Starts of each config if a study with a budget gives no number. One start has no variation.
 STARTS_OF_A_BUDGET = Count(min=2, max=64)
 
 
 class Measure(Spec):
-    """How often, or how long: with a budget, starts and rounds are planned from it."""
+    """The number of starts and trials, or a budget that they are planned from."""
 
     budget: Seconds | None = Field(
         default=None, gt=0, description="wall time for speed; starts and rounds are planned from it"
     )
     starts: Count = Field(
         default=Count(min=3, max=12),
-        description="starts of each config, one per block; a number or {min, max}; more than min while it decides",
+        description="starts of each config, one per block; a number or {min, max}; more than min "
+        "while it decides",
     )
     trials: Count = Field(
         default=Count(min=3, max=10),
-        description="trials of each workload per start; a number or {min, max} for a budget to choose from",
+        description="trials of each workload per start; a number or {min, max} for a budget to "
+        "choose from",
     )
     schedule: Interleaving = Field(
         default=Interleaving.AUTO,
-        description="rounds: all configs resident, trials alternate; visits: one config after the other; "
-        "auto: rounds where memory and the engines allow it",
+        description="rounds: all configs resident, trials alternate; visits: one config after the "
+        "other; auto: rounds where memory and the engines allow it",
     )
     equal_within: Fraction | None = Field(
         default=None,
@@ -258,23 +296,25 @@ class Measure(Spec):
     @model_validator(mode="before")
     @classmethod
     def _a_budget_counts_starts(cls, value: object) -> object:
-        """Unless the study does."""
+        """Plan the starts from the budget, unless the study gives a number."""
         if isinstance(value, dict) and value.get("budget") is not None:
             return {"starts": STARTS_OF_A_BUDGET} | value
         return value
 
     def with_budget(self, budget_s: float) -> "Measure":
+        """Return the same settings with a budget in seconds."""
         return Measure.model_validate(self.model_dump(exclude_unset=True) | {"budget": budget_s})
 
     @field_validator("metric", mode="before")
     @classmethod
     def _any_spelling(cls, value: object) -> object:
-        metric = find_metric(value) if isinstance(value, str) else None
-        return metric.name if metric is not None else value
+        if isinstance(value, str) and (metric := find_metric(value)):
+            return metric.name
+        return value
 
 
 class Timeouts(Spec):
-    """What a point may take before it becomes a typed outcome."""
+    """The limits of a point. Beyond them it ends with a typed outcome."""
 
     start: Seconds = Field(default=600.0, gt=0, description="from start to ready")
     request: Seconds = Field(default=600.0, gt=0, description="for one request")
@@ -285,10 +325,11 @@ class Timeouts(Spec):
 
 
 class Checkpoint(Spec):
-    """A variant that somebody else made: it stands beside those that recipes make of its model."""
+    """A variant that somebody else made, compared with variants that recipes make."""
 
     of: str = Field(
-        description="the model that it was made from, as `models` spells it; its quality is compared to it"
+        description="the model that it was made from, as `models` spells it; its quality is "
+        "compared to it"
     )
     checkpoint: str = Field(
         description="a hub id (ORG/NAME@REVISION, ORG/NAME:TYPE for GGUF), or a folder"
@@ -299,17 +340,16 @@ class Checkpoint(Spec):
 
 
 class StudySection(Spec):
-    """What a study file says to a feature, under the feature's own key."""
+    """The part of a study file that belongs to a feature, under the feature's key."""
 
     description: ClassVar[str]  # of the key, in the JSON Schema of study files
-    run_by: ClassVar[str | None] = (
-        None  # the command that such a file is for, instead of `bitbench run`
-    )
+    # the command that such a file is for, instead of `bitbench run`
+    run_by: ClassVar[str | None] = None
     may_change: ClassVar[bool] = False  # between two runs into the same folder
-    on_one_machine: ClassVar[str | None] = None  # why it cannot be run on several, where that is so
+    on_one_machine: ClassVar[str | None] = None  # why it cannot run on several
 
     def refuse(self, study: "Study") -> str | None:  # noqa: ARG002
-        """Say why it does not go with the rest of the file; None where it does."""
+        """Return the reason why it does not go with the rest of the file, or None."""
         return None
 
 
@@ -318,7 +358,7 @@ S = TypeVar("S", bound=StudySection)
 
 @cache
 def feature_keys() -> type[Spec]:
-    """Make a model with a field for each key that a feature reads."""
+    """Return a model with a field for each key that a feature reads."""
     fields: dict[str, Any] = {}
     for key, offer in study_keys_of_features().items():
         with feature_errors_as_warnings(offer.feature):
@@ -328,9 +368,12 @@ def feature_keys() -> type[Spec]:
 
 
 class Study(Spec):
-    """One question, asked of models × recipes × engines × workloads. Features add keys, each a `StudySection`."""
+    """One question about models × recipes × engines × workloads.
 
-    model_config = ConfigDict(extra="allow")  # what belongs to no feature is refused before
+    Features add keys, each a `StudySection`.
+    """
+
+    model_config = ConfigDict(extra="allow")  # unknown keys are refused before
 
     bitbench: Literal[1] = Field(default=STUDY_FORMAT, description="version of this file's format")
     name: Name
@@ -372,7 +415,7 @@ class Study(Spec):
     def _names_of_built_ins(cls, value: object) -> object:
         if not isinstance(value, (list, tuple)):
             return value
-        return [_built_in(item) if isinstance(item, str) else item for item in value]
+        return list(map(_built_in, value))
 
     @field_validator("models", "recipes", mode="before")
     @classmethod
@@ -391,20 +434,21 @@ class Study(Spec):
         points = variants * len(self.engines) * max(len(self.workloads), 1)
         if points > MOST_POINTS:
             raise ValueError(
-                f"models × recipes × engines × workloads are {points:,} points; at most {MOST_POINTS:,}, which take "
-                "one machine a week: make several studies of it"
+                f"models × recipes × engines × workloads are {points:,} points; at most "
+                f"{MOST_POINTS:,}, which take one machine a week: make several studies of it"
             )
         return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "Study":
-        for field, names in (
+        names_by_field = (
             ("engines", [setup.name for setup in self.engines]),
             ("workloads", [workload.name for workload in self.workloads]),
             ("models", list(self.models)),
             ("recipes", list(self.recipes)),
             ("variants", [variant.checkpoint for variant in self.variants]),
-        ):
+        )
+        for field, names in names_by_field:
             repeated = sorted(name for name, count in Counter(names).items() if count > 1)
             if repeated:
                 raise ValueError(
@@ -417,29 +461,33 @@ class Study(Spec):
         for variant in self.variants:
             if variant.of not in self.models:
                 raise ValueError(
-                    f"variants: {variant.checkpoint} is of {variant.of}, which `models` must name, too"
+                    f"variants: {variant.checkpoint} is of {variant.of}, which `models` must "
+                    "name, too"
                 )
         return self
 
     @model_validator(mode="before")
     @classmethod
     def _keys_of_features(cls, value: object, info: ValidationInfo) -> object:
-        """Whatever is no field here belongs to a feature, or is a mistake; what a record has of a feature that is not
-        installed is left alone."""
+        """Check the keys of features. An unknown key is an error, but not in a record.
+
+        A record may have keys of features that are not installed. They are kept as they are.
+        """
         if not isinstance(value, dict):
             return value
-        own = {key: content for key, content in value.items() if key in cls.model_fields}
-        others = {
-            key: content for key, content in value.items() if key not in own and content is not None
-        }
+        fields: dict[str, Any] = {}
+        others: dict[str, Any] = {}
+        for key, content in value.items():
+            if key in cls.model_fields:
+                fields[key] = content
+            elif content is not None:
+                others[key] = content
         model = feature_keys()
-        known = {
-            key: others[key]
-            for key in others
-            if key in model.model_fields or info.context is not RECORDED
-        }
-        sections = model.model_validate(known, context=info.context)
-        return {**own, **others, **{key: getattr(sections, key) for key in known}}
+        checked = others
+        if info.context is RECORDED:
+            checked = {key: others[key] for key in others if key in model.model_fields}
+        sections = model.model_validate(checked, context=info.context)
+        return {**fields, **others, **{key: getattr(sections, key) for key in checked}}
 
     @model_validator(mode="after")
     def _suits_its_features(self) -> "Study":
@@ -453,11 +501,11 @@ class Study(Spec):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         json_schema = handler(schema)
-        own = handler.resolve_ref_schema(json_schema)
-        own["additionalProperties"] = False
+        study_schema = handler.resolve_ref_schema(json_schema)
+        study_schema["additionalProperties"] = False
         for key, field in feature_keys().model_fields.items():
             kind = study_keys_of_features()[key].load()
-            own["properties"][key] = {
+            study_schema["properties"][key] = {
                 **handler(kind.__pydantic_core_schema__),
                 "description": field.description,
             }
@@ -465,18 +513,16 @@ class Study(Spec):
 
     @property
     def sections(self) -> dict[str, StudySection]:
-        """Those of features that are installed, by key."""
-        return {
-            key: content
-            for key, content in (self.model_extra or {}).items()
-            if isinstance(content, StudySection)
-        }
+        """Return the sections of installed features by key."""
+        extra = self.model_extra or {}
+        return {key: part for key, part in extra.items() if isinstance(part, StudySection)}
 
     def section(self, kind: type[S]) -> S | None:
-        """Return what the file says to a feature; None where it says nothing."""
-        return next(
-            (content for content in self.sections.values() if isinstance(content, kind)), None
-        )
+        """Return the section of a feature, or None if the file has none."""
+        for content in self.sections.values():
+            if isinstance(content, kind):
+                return content
+        return None
 
     def workload(self, name: str) -> Workload:
         return next(workload for workload in self.workloads if workload.name == name)
@@ -485,10 +531,14 @@ class Study(Spec):
         return next(setup for setup in self.engines if setup.name == name)
 
 
-def _built_in(name: str) -> Workload:
-    if name not in BUILT_IN_WORKLOADS:
+def _built_in(item: object) -> object:
+    """Return the built-in workload of a name, and anything else as it is."""
+    if not isinstance(item, str):
+        return item
+    if item not in BUILT_IN_WORKLOADS:
         raise ValueError(
-            f"no built-in workload is called {name!r}; "
-            f"built in are {', '.join(BUILT_IN_WORKLOADS)}, or write out name, concurrency, input_tokens, output_tokens"
+            f"no built-in workload is called {item!r}; "
+            f"built in are {', '.join(BUILT_IN_WORKLOADS)}, or write out name, concurrency, "
+            "input_tokens, output_tokens"
         )
-    return BUILT_IN_WORKLOADS[name]
+    return BUILT_IN_WORKLOADS[item]

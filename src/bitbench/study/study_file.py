@@ -1,5 +1,4 @@
-"""The study file: read with the line of every mistake, written, begun by `bitbench init`; and other values that a
-person gives."""
+"""The study file: its reader, its writer, the template of `bitbench init`, and input checks."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,10 +21,10 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
 def study_schema() -> dict[str, Any]:
-    """The JSON Schema of a study file, for editors."""
+    """Return the JSON Schema of a study file, for editors."""
     schema = Study.model_json_schema(mode="validation")
     _allow_short_forms(schema)
-    schema["required"].remove("name")  # that of the file
+    schema["required"].remove("name")  # the default is the name of the file
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "bitbench study",
@@ -34,39 +33,43 @@ def study_schema() -> dict[str, Any]:
 
 
 def read_study(path: Path) -> tuple[Study, str]:
-    """The checked study and its text, read once; raises StudyFileError with every mistake found. A text without a name
-    gets that of its file as the last line, since it will be kept under another."""
+    """Read a study file once, and return the checked study and its text.
+
+    Raise StudyFileError with every mistake. A text without a name gets the file's name as its
+    last line, since it will be kept under another file name.
+    """
     missing = f"no study file {path}; `bitbench init {path}` writes one to start from"
     text = yaml_file.read_yaml_text(path, missing=missing, error=StudyFileError)
     study = parse_study(text, name=str(path))
     if not yaml_file.line_of(text, ("name",))[1]:
         text = f"{text.rstrip()}\nname: {study.name}\n"
-        parse_study(
-            text, name=str(path)
-        )  # raises where nothing can follow it, as behind a closing brace
+        # Raises if nothing can follow the text, for example after a closing brace.
+        parse_study(text, name=str(path))
     return study, text
 
 
 class _Engines(BaseModel):
-    """What of a study file decides how many setups each of its engines is."""
+    """The part of a study file that decides how many setups each engine has."""
 
     engines: tuple[EngineAxes, ...]
 
 
 def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, ...]:
-    """A setup is counted after the lists of all engines are expanded; the file has fewer of them."""
+    """Return the location of a setup in the file, where lists are not expanded."""
     match location:
         case ("engines", int(number), *rest):
             written = yaml_file.parse_yaml(
                 text, _Engines, name="", outline="", error=StudyFileError
             )
-            entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups()]
+            entries: list[int] = []
+            for entry, axes in enumerate(written.engines):
+                entries += [entry for _ in axes.setups()]
             return ("engines", entries[number], *rest)
     return location
 
 
 def parse_study(text: str, *, name: str) -> Study:
-    """`name` is that of its file, which is that of the study where the text gives none."""
+    """Parse a study. `name` is the file's name, which is the default name of the study."""
     return yaml_file.parse_yaml(
         text,
         Study,
@@ -78,15 +81,19 @@ def parse_study(text: str, *, name: str) -> Study:
 
 
 def _name_of(file: str) -> str:
-    """`a b.yaml` is the study a-b."""
+    """Return the name of a study from the name of its file: `a b.yaml` becomes a-b."""
     return _NOT_IN_A_NAME.sub("-", Path(file).stem).strip("-_.+") or "study"
 
 
 def _allow_short_forms(schema: dict[str, Any]) -> None:
-    """What validators accept besides the full form: a name for an engine, workload or arrival, a number for a range."""
+    """Add the short forms that validators accept.
+
+    They are a name for an engine, workload or arrival, and a number for a range.
+    """
     from bitbench.study.workload import BUILT_IN_WORKLOADS, Arrival
 
-    properties, definitions = schema["properties"], schema["$defs"]
+    properties = schema["properties"]
+    definitions = schema["$defs"]
     definitions["Workload"]["required"].remove("concurrency")  # an open loop needs none
     definitions["Workload"]["properties"]["arrival"] = {
         "anyOf": [
@@ -113,7 +120,7 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
 
 
 def study_file_text(study: Study) -> str:
-    """Reading it again gives an equal study."""
+    """Write a study as YAML. Reading it again gives an equal study."""
     content = study.model_dump(
         mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND
     )
@@ -131,27 +138,32 @@ def study_file_text(study: Study) -> str:
 
 
 def _workload(workload: Workload) -> dict[str, object]:
-    """Defaults are left out but for the kind of an arrival, which says what the rest of it means."""
+    """Return the content of a workload without defaults, but with the kind of its arrival."""
     content = workload.model_dump(
         mode="json", exclude_defaults=True, exclude={"arrival"}, context=BY_HAND
     )
     arrival = workload.arrival.model_dump(mode="json", context=BY_HAND)
-    content["arrival"] = arrival["kind"] if len(arrival) == 1 else arrival
+    if len(arrival) == 1:
+        arrival = arrival["kind"]
+    content["arrival"] = arrival
     return content
 
 
 @dataclass(frozen=True)
 class StudySource:
+    """A study with its text, and the folder that its file names are relative to."""
+
     study: Study
-    text: str  # what its folder keeps as study.yaml
-    folder: Path  # what file names in it are relative to
+    text: str  # written to the study folder as study.yaml
+    folder: Path
     file: Path | None = None
 
     @classmethod
     def of(cls, study: "Path | Study | StudySource", folder: Path = Path()) -> "StudySource":
-        """`folder` counts for a study that was made in Python; a file is its own place.
+        """Make the source of a study file or of a study that was made in Python.
 
-        A file is read here and no more: what is shown to a person, allowed, run and kept is one text.
+        `folder` is used only for a study made in Python. A file is read only here, so that the
+        text that a person sees, allows, runs and keeps is the same.
         """
         if isinstance(study, StudySource):
             return study
@@ -160,30 +172,33 @@ class StudySource:
         return cls(*read_study(study), study.parent, study)
 
     def with_budget(self, budget_s: float | None) -> "StudySource":
-        """The same study with another budget; its file stays as it is."""
+        """Return the same study with another budget. Its file does not change."""
         if budget_s is None:
             return self
         measure = self.study.measure.with_budget(budget_s)
         return replace(self, study=self.study.model_copy(update={"measure": measure}))
 
     def located(self, error: StudyFileError) -> StudyFileError:
-        """The same error, with the line of the field that it is about: for what is found out after reading."""
+        """Return the error with the line of its field, for errors found after reading."""
         if self.file is None:
             return error
         line, field = yaml_file.line_of(self.text, _as_written(error.location, self.text))
-        return StudyFileError(
-            f"{self.file}:{line}: {field}: {error}" if field else f"{self.file}: {error}"
-        )
+        if not field:
+            return StudyFileError(f"{self.file}: {error}")
+        return StudyFileError(f"{self.file}:{line}: {field}: {error}")
 
 
 _EAGER = """\
     args: {enforce-eager: true} # no compilation, which takes minutes on a CPU; on a GPU it would cost speed
-"""
+"""  # noqa: E501
 
 
 def starter(device: Device) -> str:
-    """For engines that compute on this: on a GPU eager mode would switch CUDA graphs off."""
-    return _STARTER.replace("EAGER\n", _EAGER if device == "cpu" else "")
+    """Return a first study file. Only on a CPU it sets eager mode, which disables CUDA graphs."""
+    eager = ""
+    if device == "cpu":
+        eager = _EAGER
+    return _STARTER.replace("EAGER\n", eager)
 
 
 _STARTER = """\
@@ -238,32 +253,37 @@ limits:
 
 baseline: smollm2-135m/bf16 @ vllm  # what the others are compared to
 seed: 1
-"""
+"""  # noqa: E501
 
 
 T = TypeVar("T")
 
 
 def checked(make: Callable[[], T], *, about: str = "") -> T:
-    """The value, or UsageError with the first thing that is wrong with it.
+    """Return the result of `make`. Raise UsageError with its first mistake instead of ValueError.
 
-    `about` is what the person calls the value, such as an option; without it the field that is wrong is named.
+    `about` is the user's name of the value, such as an option. The default is the wrong field.
     """
     try:
         return make()
     except ValidationError as invalid:
         first = invalid.errors()[0]
         about = about or ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ")
     except ValueError as problem:
-        said = str(problem)
-    raise UsageError(f"{about}: {said}" if about else said)
+        message = str(problem)
+    if about:
+        message = f"{about}: {message}"
+    raise UsageError(message)
 
 
 def checked_objectives(
     given: str | Mapping[str, str | float] | None, *, about: str = "--slo"
 ) -> tuple[Objective, ...]:
-    """From `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds."""
+    """Parse objectives from `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds.
+
+    Raise UsageError if they are wrong. None gives no objectives.
+    """
     if given is None:
         return ()
     return checked(

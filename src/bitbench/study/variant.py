@@ -1,4 +1,4 @@
-"""A model, what a recipe made of it, and the types that tensors of a GGUF file have."""
+"""Models, the variants that recipes make of them, and the types of tensors in a GGUF file."""
 
 import re
 from collections.abc import Mapping
@@ -8,29 +8,30 @@ from types import MappingProxyType
 
 from bitbench.study.base import Record
 
-NO_MODEL = "none"  # what an engine that needs no weights (null) runs
-UNKNOWN_RECIPE = "unknown"  # of an import that does not tell model and recipe apart
+NO_MODEL = "none"  # the model of an engine that needs no weights (null)
+UNKNOWN_RECIPE = "unknown"  # of an import that does not separate model and recipe
 DENSE = "dense"  # the form of a model that is not quantized, also as the last part of one
 
 
-_SIZE = re.compile(
-    r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE
-)  # the 7B of Qwen2.5-7B-Instruct
+# the 7B of Qwen2.5-7B-Instruct
+_SIZE = re.compile(r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)
 
 
 class ExpertFacts(Record):
-    """A mixture: in some of its layers a router sends each token to a few of many experts. None where the folder does
-    not say."""
+    """The experts of a mixture: in some layers a router sends each token to a few of many.
+
+    A fact is None if the model's folder lacks it.
+    """
 
     count: int  # in a layer
     per_token: int | None = None
-    size: int | None = None  # inner numbers of one of them
-    layers: int | None = None  # that have experts; the others are dense
-    shared_size: int = 0  # inner numbers of those that every token goes to, together
+    size: int | None = None  # inner size of one expert
+    layers: int | None = None  # layers with experts, the others are dense
+    shared_size: int = 0  # inner size of all shared experts, which every token goes to
 
 
 class ModelFacts(Record):
-    """What the folder of a model says about itself. None where it does not say."""
+    """The facts that a model's folder gives about the model. None if it does not give one."""
 
     parameters: int | None = None
     vocabulary_size: int | None = None
@@ -43,33 +44,30 @@ class ModelFacts(Record):
     heads: int | None = None
     intermediate_size: int | None = None
     tied_embeddings: bool | None = None  # one matrix looks tokens up and, at the end, multiplies
-    experts: ExpertFacts | None = None  # of a mixture; None: every weight works on every token
-    random_weights: bool = (
-        False  # a shape without trained weights: for speed, memory and kernels, never for quality
-    )
-    quantization: str | None = (
-        None  # the format its layers are stored in, such as compressed-tensors; None: dense
-    )
-    rounded_before: str | None = (
-        None  # what its linear layers were before it was dense: "4 bits (Q4_1)"
-    )
+    experts: ExpertFacts | None = None  # None if every weight works on every token
+    # a shape without trained weights: for speed, memory and kernels, never for quality
+    random_weights: bool = False
+    # the format of its stored layers, such as compressed-tensors, or None if dense
+    quantization: str | None = None
+    # the earlier format of its linear layers, which are dense now: "4 bits (Q4_1)"
+    rounded_before: str | None = None
 
     def kv_bytes_per_token(self, value_bytes: int) -> int | None:
-        """Keys and values of one token in all layers, each number in so many bytes."""
+        """Return the size of one token's keys and values in all layers. None if it is unknown."""
         if not (self.layers and self.kv_heads and self.head_size):
             return None
         return 2 * self.layers * self.kv_heads * self.head_size * value_bytes
 
 
 class AtLoad(Record):
-    """Compressed by an engine itself while it loads the model as it is: nothing of it lies on disk."""
+    """A compression that an engine does while it loads the model, with nothing of it on disk."""
 
     engine: str
     quantize: str  # the method, in that engine's words
 
 
 class Variant(Record):
-    """Model × recipe, resolved: where it lies, what it weighs, and the hash of what it was made from."""
+    """A resolved model × recipe: its path, its size, and the hash of its source."""
 
     name: str  # unique in a study: "smollm2-135m/bf16", or "none"
     model: str
@@ -77,11 +75,10 @@ class Variant(Record):
     path: Path | None = None
     content_hash: str | None = None
     commit: str | None = None  # of the hub's repository that it, or its model, came from
-    checkpoint: str | None = None  # where it came from, if somebody else made it
+    checkpoint: str | None = None  # its source, if somebody else made it
     weight_bytes: int | None = None
-    form: str | None = (
-        None  # what an engine gets to load, see `Recipe.form`; None where there is no model
-    )
+    # the format that an engine loads (see `Recipe.form`), or None without a model
+    form: str | None = None
     at_load: AtLoad | None = None
     facts: ModelFacts = ModelFacts()
     refusal: str | None = None  # why it cannot be made, known before any work
@@ -89,17 +86,21 @@ class Variant(Record):
 
     @property
     def model_name(self) -> str:
-        """Unique in a study, as its name is: "smollm2-135m"."""
+        """Return the name of the model, unique in a study: "smollm2-135m"."""
         return self.name.removesuffix(f"/{self.recipe}")
 
     @property
     def compared_as(self) -> str:
-        """Variants in which this is equal are compared with each other: those of one model. Of an import that does
-        not tell model and recipe apart, those with the same size in their names, or with none."""
+        """Return the key of the variants that are compared with each other: the model's name.
+
+        An import may not separate model and recipe. Then the key is the size in the name, or "".
+        """
         if self.recipe != UNKNOWN_RECIPE:
             return self.model_name
         size = _SIZE.search(self.name)
-        return size.group().lower() if size else ""
+        if size is None:
+            return ""
+        return size.group().lower()
 
     @property
     def is_dense(self) -> bool:
@@ -107,19 +108,21 @@ class Variant(Record):
 
 
 def is_dense_variant_form(form: str) -> bool:
-    """The model as it is, not quantized, in whatever kind of file."""
+    """Return True for a model that is not quantized, in any kind of file."""
     return form.rpartition("/")[2] == DENSE
 
 
 @dataclass(frozen=True)
 class TensorType:
+    """A type of tensors in a GGUF file."""
+
     name: str  # as ggml spells it
-    block_weights: int  # that share scales; the columns of a tensor must fill blocks
+    block_weights: int  # weights that share scales. The columns of a tensor must fill blocks.
     block_bytes: int
 
     @property
     def bits(self) -> float:
-        """Per weight."""
+        """Return the bits per weight."""
         return 8 * self.block_bytes / self.block_weights
 
     def bytes_of(self, weights: int) -> int:
@@ -165,9 +168,10 @@ _BY_NAME = {type.name.lower(): type for type in _MADE.values()}
 
 
 def tensor_type(name: str) -> TensorType:
-    """By its name in any case; raises ValueError with the names that there are."""
-    if (found := _BY_NAME.get(name.lower())) is None:
+    """Return the type with this name in any case. Raise ValueError with all names if unknown."""
+    result = _BY_NAME.get(name.lower())
+    if result is None:
         raise ValueError(
             f"no type of GGUF tensors is called {name!r}; known are {', '.join(_BY_NAME)}"
         )
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""A workload: when its requests come, what they hold, and how many are in flight."""
+"""Workloads: arrival of requests, their content, and the number in flight."""
 
 from enum import StrEnum
 from math import ceil
@@ -13,10 +13,11 @@ RateField = Field(gt=0, le=1_000_000, description="requests per second")
 
 
 class Arrival(StrEnum):
+    """A pattern in which requests arrive."""
+
     BATCH = "batch"  # every request at once, then wait for all of them
-    CLOSED_LOOP = (
-        "closed_loop"  # so many streams; each sends its next request when the last one ended
-    )
+    # a fixed number of streams, each of which sends its next request when the last one ended
+    CLOSED_LOOP = "closed_loop"
     CONSTANT = "constant"  # evenly spaced
     POISSON = "poisson"  # independent users: exponential gaps
     TRACE = "trace"  # at the times, and with the lengths, of a recorded trace
@@ -41,32 +42,40 @@ class Poisson(Spec):
 
 
 class Trace(Spec):
-    """A recorded trace in Mooncake's layout: JSON lines."""
+    """A recorded trace in the format of Mooncake: JSON lines."""
 
     kind: Literal[Arrival.TRACE] = Arrival.TRACE
     file: str = Field(min_length=1, description="the trace; relative to the study file")
     speed: float = Field(default=1.0, gt=0, le=1_000_000, description="2 replays it twice as fast")
 
 
+def _expand_kind(value: object) -> object:
+    if isinstance(value, str):
+        return {"kind": str(value)}
+    return value
+
+
 AnyArrival = Annotated[
     Annotated[Batch | ClosedLoop | Constant | Poisson | Trace, Field(discriminator="kind")],
-    BeforeValidator(lambda value: {"kind": str(value)} if isinstance(value, str) else value),
+    BeforeValidator(_expand_kind),
 ]
 
 
 def mean_arrival_rate(arrival: AnyArrival) -> float | None:
-    """Return the requests per second over the whole trial; None where answers, or a trace, decide."""
-    return arrival.rate if isinstance(arrival, (Constant, Poisson)) else None
+    """Return the mean requests per second of a trial. None if answers or a trace decide it."""
+    if isinstance(arrival, (Constant, Poisson)):
+        return arrival.rate
+    return None
 
 
-MOST_TOKENS = (
-    10_000_000  # of a prompt or an answer: the longest context that a published model offers
-)
-DEVIATIONS = 3  # where `min` and `max` are when a study does not say: 99.7 % of a normal distribution lie within
+# Tokens of a prompt or an answer: the longest context that a published model offers.
+MOST_TOKENS = 10_000_000
+# Default distance of `min` and `max` from the mean: 99.7 % of a normal distribution are within it.
+DEVIATIONS = 3
 
 
 class Lengths(Spec):
-    """Lengths that vary: evenly from `min` to `max`, or around `mean` with `sd`, never beyond `min` and `max`."""
+    """Lengths between `min` and `max`, distributed evenly, or around `mean` with `sd`."""
 
     min: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
     max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
@@ -81,7 +90,10 @@ class Lengths(Spec):
             raise ValueError(
                 "give a number, {min, max}, or {mean, sd} with or without `min` and `max`"
             )
-        if not self.shortest <= (self.shortest if self.mean is None else self.mean) <= self.longest:
+        middle = self.mean
+        if middle is None:
+            middle = self.shortest
+        if not self.shortest <= middle <= self.longest:
             raise ValueError(
                 f"`min` {self.shortest}, `mean` and `max` {self.longest} must be in ascending order"
             )
@@ -105,11 +117,15 @@ class Lengths(Spec):
 
     @property
     def typical(self) -> float:
-        return (self.shortest + self.longest) / 2 if self.mean is None else self.mean
+        if self.mean is None:
+            return (self.shortest + self.longest) / 2
+        return self.mean
 
     def __str__(self) -> str:
-        spread = "" if self.mean is None else f"{self.mean:,g} ± {self.sd:,g}, "
-        return f"{spread}{self.shortest:,} to {self.longest:,}"
+        limits = f"{self.shortest:,} to {self.longest:,}"
+        if self.mean is None:
+            return limits
+        return f"{self.mean:,g} ± {self.sd:,g}, {limits}"
 
 
 def _form(value: object) -> str:
@@ -139,18 +155,21 @@ def workload_length_text(length: Length) -> str:
 
 
 class Api(StrEnum):
+    """An endpoint of a server that generates text."""
+
     COMPLETIONS = "completions"  # /v1/completions: token ids, or text as it is
-    CHAT = "chat"  # /v1/chat/completions: messages, to which the server applies the model's chat template
+    # /v1/chat/completions: messages, to which the server applies the model's chat template
+    CHAT = "chat"
 
 
 class TextPrompts(Spec):
-    """Prompts from a file: JSON lines with `prompt`, `text` or `messages`, or ShareGPT's JSON, or plain text."""
+    """Prompts from a file: JSON lines with `prompt`, `text` or `messages`, ShareGPT, or text."""
 
     file: str = Field(min_length=1, description="the texts; relative to the study file")
 
 
 class SharedPrefix(Spec):
-    """Some prompts begin alike, as behind a system prompt."""
+    """A prefix that some prompts share, like a system prompt."""
 
     tokens: int = Field(ge=1, description="length of the common prefix; part of input_tokens")
     share: Fraction = Field(
@@ -159,7 +178,7 @@ class SharedPrefix(Spec):
 
 
 class Conversation(Spec):
-    """Requests that carry what was said before them."""
+    """A conversation, in which each request contains the previous turns."""
 
     turns: int = Field(ge=2, le=1_000, description="requests of one conversation")
     think: Seconds = Field(
@@ -168,14 +187,14 @@ class Conversation(Spec):
 
 
 MOST_REQUESTS = 10_000_000  # of a trial: its rows take gigabytes beyond that
-CLOSED_LOOP_ROUNDS = (
-    4  # requests per stream when the study does not say: enough for a median per stream
-)
-# Requests in flight that an engine is sized for when requests do not wait for answers and the study does not say. It
-# is no limit of the load: more than that wait inside the engine, as they would in use.
+# Default requests per stream: enough for a median per stream.
+CLOSED_LOOP_ROUNDS = 4
+# Default of the requests in flight that an engine is sized for in an open loop. It does not limit
+# the load: further requests wait inside the engine, as they would in production.
 OPEN_LOOP_CONCURRENCY = 64
-# Of each answer in a warm-up. What an engine does for the first time is in the prompt and in the first steps after it:
-# in 259 warm-ups of the gallery with whole answers, later tokens took no longer than in the trials after them.
+# Tokens of each answer in a warm-up. An engine does its first-time work during the prompt and the
+# first steps after it. In 259 warm-ups of the gallery with whole answers, later tokens took no
+# longer than in the trials after them.
 WARM_UP_TOKENS = 8
 
 
@@ -183,7 +202,9 @@ ShapePart = Literal["concurrency", "input_tokens", "output_tokens", "arrival", "
 
 
 class Workload(Spec):
-    """Requests of `input_tokens` in and exactly `output_tokens` out, `concurrency` at once or on a schedule."""
+    """Requests of `input_tokens` in and exactly `output_tokens` out, `concurrency` at once or on
+    a schedule.
+    """
 
     name: str = Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")
     concurrency: int = Field(
@@ -192,10 +213,12 @@ class Workload(Spec):
         description="requests in flight at once; in open loop what an engine is sized for",
     )
     input_tokens: Length = Field(
-        description="prompt length, exact: a number, {min, max} or {mean, sd, min, max}; with text or a trace the most"
+        description="prompt length, exact: a number, {min, max} or {mean, sd, min, max}; with "
+        "text or a trace the most"
     )
     output_tokens: Length = Field(
-        description="generated length, forced: a number, {min, max} or {mean, sd, min, max}; with a trace the most"
+        description="generated length, forced: a number, {min, max} or {mean, sd, min, max}; with "
+        "a trace the most"
     )
     output_forced: bool = Field(
         default=True,
@@ -221,7 +244,8 @@ class Workload(Spec):
         default=None, description="several turns, each with its history"
     )
 
-    # What an imported file does not say: the field holds no more than a stand-in. Such a workload can only be reported.
+    # Fields that an imported file lacks. They hold placeholders, so the workload can only be
+    # reported, not run.
     unknown: SkipJsonSchema[tuple[ShapePart, ...]] = ()
 
     @model_validator(mode="before")
@@ -230,9 +254,10 @@ class Workload(Spec):
         if not isinstance(value, dict) or "concurrency" in value:
             return value
         arrival = value.get("arrival", Arrival.BATCH)
-        kind = (
-            arrival.get("kind") if isinstance(arrival, dict) else getattr(arrival, "kind", arrival)
-        )
+        if isinstance(arrival, dict):
+            kind = arrival.get("kind")
+        else:
+            kind = getattr(arrival, "kind", arrival)
         if kind in (Arrival.BATCH, Arrival.CLOSED_LOOP):
             return value
         return {**value, "concurrency": OPEN_LOOP_CONCURRENCY}
@@ -242,22 +267,15 @@ class Workload(Spec):
         if self.open_loop:
             if (self.requests is None) == (self.duration is None):
                 raise ValueError(
-                    f"arrival {self.arrival.kind} needs `requests` or `duration` (one of them) to know when to end"
+                    f"arrival {self.arrival.kind} needs `requests` or `duration` (one of them) to "
+                    "know when to end"
                 )
         elif self.duration is not None:
             raise ValueError(
                 f"arrival {self.arrival.kind} has no `duration`; give `requests` instead"
             )
-        elif self.arrival.kind is Arrival.BATCH and self.requests not in (
-            None,
-            self.concurrency * self.turns,
-        ):
-            raise ValueError(
-                "a batch sends `concurrency` requests; use arrival: closed_loop to send more"
-            )
-        elif self.requests is not None and self.requests < self.concurrency * self.turns:
-            times = "" if self.turns == 1 else f" × {self.turns} turns"
-            raise ValueError(f"`requests` must be at least `concurrency`{times}")
+        elif self.requests is not None:
+            self._check_closed_loop(self.requests)
         if (self.request_count or 0) > MOST_REQUESTS:
             raise ValueError(f"a trial has {MOST_REQUESTS:,} requests at most")
         if self.requests is not None and self.requests % self.turns:
@@ -266,67 +284,84 @@ class Workload(Spec):
             )
         return self
 
+    def _check_closed_loop(self, requests: int) -> None:
+        least = self.concurrency * self.turns
+        if self.arrival.kind is Arrival.BATCH and requests != least:
+            raise ValueError(
+                "a batch sends `concurrency` requests; use arrival: closed_loop to send more"
+            )
+        if requests < least:
+            times = ""
+            if self.turns > 1:
+                times = f" × {self.turns} turns"
+            raise ValueError(f"`requests` must be at least `concurrency`{times}")
+
     @model_validator(mode="after")
     def _parts_fit_together(self) -> "Workload":
         if self.api is Api.CHAT and self.text is None:
             raise ValueError(
                 "`api: chat` takes no token ids; give `text: {file: …}`, or leave `api` out"
             )
-        special = [
-            name
-            for name in ("text", "shared_prefix", "conversation")
-            if getattr(self, name) is not None
-        ]
-        if isinstance(self.arrival, Trace):
+        names = ("text", "shared_prefix", "conversation")
+        special = [name for name in names if getattr(self, name) is not None]
+        is_trace = isinstance(self.arrival, Trace)
+        if is_trace:
             special.append("a trace")
         if len(special) > 1:
             raise ValueError(
                 f"{' and '.join(special)} cannot be combined; each decides what a prompt contains"
             )
-        decided_by_file = {"input_tokens": self.text is not None or isinstance(self.arrival, Trace)}
-        decided_by_file["output_tokens"] = isinstance(self.arrival, Trace)
-        for name, decided in decided_by_file.items():
-            if decided and isinstance(getattr(self, name), Lengths):
+        decided_by_file = {
+            "input_tokens": self.text is not None or is_trace,
+            "output_tokens": is_trace,
+        }
+        for name, is_decided in decided_by_file.items():
+            if is_decided and isinstance(getattr(self, name), Lengths):
                 raise ValueError(
-                    f"`{name}` must be a number here, the maximum: the file sets each request's length"
+                    f"`{name}` must be a number here, the maximum: the file sets each request's "
+                    "length"
                 )
-        if self.shared_prefix is not None and self.shared_prefix.tokens >= _shortest_length(
-            self.input_tokens
-        ):
+        shortest = _shortest_length(self.input_tokens)
+        if self.shared_prefix is not None and self.shared_prefix.tokens >= shortest:
             raise ValueError(
-                f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the shortest prompt "
-                f"({_shortest_length(self.input_tokens)} input_tokens), of which it is a part"
+                f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the "
+                "shortest prompt "
+                f"({shortest} input_tokens), of which it is a part"
             )
         return self
 
     @property
     def open_loop(self) -> bool:
-        """Requests come on a schedule and do not wait for answers."""
+        """Return True if requests come on a schedule and do not wait for answers."""
         return self.arrival.kind not in (Arrival.BATCH, Arrival.CLOSED_LOOP)
 
     @property
     def turns(self) -> int:
-        return 1 if self.conversation is None else self.conversation.turns
+        if self.conversation is None:
+            return 1
+        return self.conversation.turns
 
     @property
     def request_count(self) -> int | None:
-        """Requests per trial; None where only a trace knows."""
+        """Return the requests per trial. None if only a trace decides."""
         if self.requests is not None:
             return self.requests
-        if self.open_loop:
-            rate = mean_arrival_rate(self.arrival)
-            return (
-                None
-                if rate is None or self.duration is None
-                else max(1, round(rate * self.duration)) * self.turns
-            )
-        rounds = 1 if self.arrival.kind is Arrival.BATCH else CLOSED_LOOP_ROUNDS
-        return rounds * self.concurrency * self.turns
+        if not self.open_loop:
+            rounds = CLOSED_LOOP_ROUNDS
+            if self.arrival.kind is Arrival.BATCH:
+                rounds = 1
+            return rounds * self.concurrency * self.turns
+        rate = mean_arrival_rate(self.arrival)
+        if rate is None or self.duration is None:
+            return None
+        return max(1, round(rate * self.duration)) * self.turns
 
     @property
     def warm_up(self) -> "Workload":
-        """What makes an engine ready for it: one request on each stream, with its whole prompt and the first tokens of
-        an answer. All of it where a schedule or a history says what comes when."""
+        """Return the workload that warms an engine up: one short answer per stream.
+
+        It is the whole workload if a schedule or a history decides the order of requests.
+        """
         if self.open_loop or self.conversation is not None:
             return self
         shorter = {
@@ -337,18 +372,18 @@ class Workload(Spec):
 
     @property
     def context_tokens(self) -> int:
-        """The longest request with its answer; the last turn of a conversation holds all of it."""
+        """Return the tokens of the longest request with its answer. The last turn contains all."""
         return self.turns * (longest_length(self.input_tokens) + longest_length(self.output_tokens))
 
     @property
     def files(self) -> tuple[tuple[tuple[str, ...], str], ...]:
-        """Files that must exist besides the study file: the field that names each, and its name."""
-        found: list[tuple[tuple[str, ...], str]] = []
+        """Return the files that the workload reads: the field with the name, and the name."""
+        files: list[tuple[tuple[str, ...], str]] = []
         if self.text is not None:
-            found.append((("text", "file"), self.text.file))
+            files.append((("text", "file"), self.text.file))
         if isinstance(self.arrival, Trace):
-            found.append((("arrival", "file"), self.arrival.file))
-        return tuple(found)
+            files.append((("arrival", "file"), self.arrival.file))
+        return tuple(files)
 
 
 def _shape(name: str, concurrency: int, input_tokens: int, output_tokens: int) -> Workload:
@@ -357,15 +392,13 @@ def _shape(name: str, concurrency: int, input_tokens: int, output_tokens: int) -
     )
 
 
-BUILT_IN_WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        _shape("interactive", 1, 128, 64),
-        _shape("decode_bound", 1, 256, 512),
-        _shape("prefill_bound", 1, 2048, 32),
-        _shape("long_context", 1, 16384, 32),
-        _shape("medium_batch", 8, 256, 128),
-        _shape("base", 32, 256, 32),
-        _shape("high_concurrency", 64, 256, 128),
-    )
-}
+_BUILT_IN = (
+    _shape("interactive", 1, 128, 64),
+    _shape("decode_bound", 1, 256, 512),
+    _shape("prefill_bound", 1, 2048, 32),
+    _shape("long_context", 1, 16384, 32),
+    _shape("medium_batch", 8, 256, 128),
+    _shape("base", 32, 256, 32),
+    _shape("high_concurrency", 64, 256, 128),
+)
+BUILT_IN_WORKLOADS = {workload.name: workload for workload in _BUILT_IN}

@@ -1,1 +1,3 @@
-"""What everything stands on: errors, units, files, HTTP, processes. Imports nothing of ours but the port."""
+"""The base of all other packages: errors, units, files, HTTP, processes. It imports no other
+package.
+"""

@@ -1,9 +1,9 @@
-"""Files of strangers: the only way to write into a folder that may be one's, and to read what is a plain file and no
-larger than allowed.
+"""Safe access to files of strangers: reading plain files of limited size, and the only way to
+write into a folder that a stranger may have filled.
 
-The folder itself is where a person pointed, and may be a link of theirs. Below it no link is followed. What is replaced
-is written to a fresh file beside it and renamed, so that no half of it is ever seen. What is not a plain file is
-refused in a sentence, and so is a disk that is full or read-only.
+The folder itself is the user's choice and may be a link. Below it no link is followed. A file is
+replaced by writing a new one next to it and renaming it, so that it is never incomplete. A file
+that is not plain is refused with a sentence, and so is a full or read-only disk.
 """
 
 import errno
@@ -22,7 +22,8 @@ from bitbench.util.units import show_bytes
 
 _PARTIAL_BYTES = 8
 _PARTIAL = re.compile(rf"(.+)\.[0-9a-f]{{{2 * _PARTIAL_BYTES}}}\.partial")
-_FILE, _FOLDER = "plain file", "folder"
+_FILE = "plain file"
+_FOLDER = "folder"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -30,7 +31,7 @@ _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 class SafeFolder:
     """A folder in which nothing is written through a link.
 
-    Names are relative to `root`, such as "requests/t00001.parquet". Everything raises StoreError.
+    Names are relative to `root`, such as "requests/t00001.parquet". All methods raise StoreError.
     """
 
     def __init__(self, root: Path) -> None:
@@ -38,14 +39,16 @@ class SafeFolder:
 
     @classmethod
     def around(cls, file: Path, study: Path | None = None) -> tuple["SafeFolder", str]:
-        """Where a file is to be written that a person named, and its name there. One that lies in the folder of
-        `study`, which a stranger may have filled, is contained by that one."""
+        """Return the folder to write a file in, and its name there.
+
+        It is the folder of `study`, which a stranger may have filled, if the file is inside it.
+        """
         if study is not None and study.absolute() in file.absolute().parents:
             return cls(study), str(file.absolute().relative_to(study.absolute()))
         return cls(file.parent), file.name
 
     def make_folder(self, name: str = "") -> Path:
-        """Make it and all above it, where they are missing."""
+        """Create a folder with its parents, if missing."""
         folder = self._below(name, _FOLDER)
         with _plainly(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -58,15 +61,13 @@ class SafeFolder:
 
     @contextmanager
     def replacing(self, name: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
-        """Yield a file to write to, which takes the name's place once all of it is on disk. `mode`: without the
-        umask."""
+        """Yield a file that replaces `name` once it is on disk. The umask applies to `mode`."""
         path = self._file(name)
         partial = path.with_name(f"{path.name}.{secrets.token_hex(_PARTIAL_BYTES)}.partial")
         with _plainly(path):
             try:
-                with os.fdopen(
-                    os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb"
-                ) as file:
+                descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                with os.fdopen(descriptor, "wb") as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
@@ -76,7 +77,7 @@ class SafeFolder:
                 raise
 
     def move_in(self, file: Path, name: str) -> None:
-        """Give a finished file this name; copies it from another file system."""
+        """Move a finished file here. Copy it if it comes from another file system."""
         path = self._file(name)
         with _plainly(path), file.open("rb") as content:
             os.fsync(content.fileno())
@@ -90,7 +91,7 @@ class SafeFolder:
                 file.unlink()
 
     def create(self, name: str) -> Path:
-        """Make a new, empty file; refused where the name is taken, by whatever it is."""
+        """Create an empty file. Raise StoreError if the name is taken."""
         path = self._file(name)
         with _plainly(path):
             path.touch(exist_ok=False)
@@ -102,7 +103,7 @@ class SafeFolder:
             return path.open("ab")
 
     def append(self, name: str, content: bytes) -> None:
-        """Append to the file; what is written is on disk when this returns."""
+        """Append to a file. The content is on disk when this returns."""
         with self.open_to_append(name) as file, _plainly(self.root / name):
             file.write(content)
             file.flush()
@@ -116,50 +117,61 @@ class SafeFolder:
     def remove_matching(
         self, folder: str, ours: re.Pattern[str], keep: frozenset[str] = frozenset()
     ) -> None:
-        """Delete the plain files in `folder` whose whole name fits `ours`, and what a kill left half-written of them;
-        not those in `keep`. What is no plain file stays."""
-        place = self._below(folder, _FOLDER)
-        with _plainly(place), suppress(FileNotFoundError):
-            for path in list(place.iterdir()):
-                whole = partial[1] if (partial := _PARTIAL.fullmatch(path.name)) else path.name
-                is_ours = path.name not in keep and ours.fullmatch(whole)
-                if is_ours and path.is_file() and not path.is_symlink():
-                    path.unlink()
+        """Delete the plain files in `folder` whose whole name fits `ours`, except those in `keep`.
+
+        Also delete incomplete versions of such files, left by a killed process.
+        """
+        path = self._below(folder, _FOLDER)
+        with _plainly(path), suppress(FileNotFoundError):
+            for file in list(path.iterdir()):
+                name = file.name
+                if partial := _PARTIAL.fullmatch(name):
+                    name = partial[1]
+                is_ours = file.name not in keep and ours.fullmatch(name)
+                if is_ours and file.is_file() and not file.is_symlink():
+                    file.unlink()
 
     def remove_folder(self, name: str) -> None:
-        """Delete it with all in it, where it exists; links in it are removed, not followed."""
-        place = self._below(name, _FOLDER)
-        with _plainly(place), suppress(FileNotFoundError):
-            shutil.rmtree(place)
+        """Delete a folder with its content, if it exists. Links in it are removed, not followed."""
+        path = self._below(name, _FOLDER)
+        with _plainly(path), suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file that may be written, in a folder that exists."""
+        """Return the path of a file that may be written. Its folder is created if missing."""
         path = self._below(name, _FILE)
         with _plainly(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _below(self, name: str, wanted: str) -> Path:
-        """Return the path of a name; refuse one that leads out, and a link or another kind of file on the way."""
+    def _below(self, name: str, kind: str) -> Path:
+        """Return the path of a name.
+
+        Raise StoreError if it leads out of the folder, through a link, or to another kind of file.
+        """
         parts = PurePath(name).parts
-        if name.startswith("/") or ".." in parts or "\0" in name or (wanted == _FILE and not parts):
+        if name.startswith("/") or ".." in parts or "\0" in name or (kind == _FILE and not parts):
             raise StoreError(
                 f"{name!r} is not a file name; bitbench writes nothing outside {self.root}"
             )
         path = self.root
+        kinds = [_FOLDER] * (len(parts) - 1) + [kind]
         with _plainly(path / name):
-            for number, part in enumerate(parts, start=1):
+            for part, part_kind in zip(parts, kinds, strict=False):
                 path /= part
-                kind = wanted if number == len(parts) else _FOLDER
-                if path.is_symlink() or (
-                    path.exists() and not (path.is_file() if kind == _FILE else path.is_dir())
-                ):
-                    raise _refusal(path, kind)
+                if path.is_symlink() or (path.exists() and not _is_kind(path, part_kind)):
+                    raise _refusal(path, part_kind)
         return path
 
 
+def _is_kind(path: Path, kind: str) -> bool:
+    if kind == _FILE:
+        return path.is_file()
+    return path.is_dir()
+
+
 def open_to_read(path: Path) -> IO[bytes]:
-    """Open a plain file, through links if need be; a pipe or a device, which may never end, is refused."""
+    """Open a plain file, even through links. Raise StoreError for a pipe or a device."""
     if path.exists() and not path.is_file():
         raise _refusal(path, _FILE)
     return path.open("rb")
@@ -170,36 +182,45 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def _refusal(path: Path, wanted: str) -> StoreError:
-    kinds = {"a link": path.is_symlink(), "a folder": path.is_dir(), "a file": path.is_file()}
-    kind = next((words for words, is_it in kinds.items() if is_it), "a pipe or a device")
-    return StoreError(f"{path} is {kind} instead of a {wanted}; remove it, or use another folder")
+def _refusal(path: Path, expected: str) -> StoreError:
+    if path.is_symlink():
+        kind = "a link"
+    elif path.is_dir():
+        kind = "a folder"
+    elif path.is_file():
+        kind = "a file"
+    else:
+        kind = "a pipe or a device"
+    return StoreError(f"{path} is {kind} instead of a {expected}; remove it, or use another folder")
 
 
 @contextmanager
 def _plainly(path: Path) -> Iterator[None]:
-    """Tell what the system says as a sentence with what to do."""
+    """Turn an OSError into a StoreError that explains what to do."""
     try:
         yield
     except OSError as error:
-        said = f"{path} cannot be written: {error.strerror or error}"
+        message = f"{path} cannot be written: {error.strerror or error}"
         if error.errno in _FULL:
-            raise StoreError(f"{said}; free some space and repeat the command") from error
+            raise StoreError(f"{message}; free some space and repeat the command") from error
         if error.errno in _FORBIDDEN:
-            raise StoreError(f"{said}; make the folder writable, or use another one") from error
-        raise StoreError(f"{said}; use another folder") from error
+            raise StoreError(f"{message}; make the folder writable, or use another one") from error
+        raise StoreError(f"{message}; use another folder") from error
 
 
-LARGEST_UNSIZED_BYTES = 2**20  # a file of /proc has no size before it was read
+LARGEST_UNSIZED_BYTES = 2**20  # for files such as those of /proc, whose size is unknown
 
 
 class UnreadableFileError(Exception):
-    """What is wrong with a file, as the end of a sentence: "it is a folder"."""
+    """A problem with a file, as the end of a sentence: "it is a folder"."""
 
 
 def read_text_file(path: Path, *, largest_bytes: int) -> str:
-    """Return the file as UTF-8 text, with or without a byte order mark. Raises UnreadableFileError, never waits for a
-    pipe."""
+    """Read a file as UTF-8 text, with or without a byte order mark.
+
+    Raise UnreadableFileError if it is too large, not a regular file, or not text. It never waits
+    for a pipe.
+    """
     most = f"it may have {show_bytes(largest_bytes)} at most"
     try:
         state = path.stat()

@@ -1,5 +1,6 @@
-"""Faults of this machine, or of what it allows us, never a result of an engine and no bug; a machine without Linux
-is one."""
+"""Faults of this machine, including a system without Linux. They are neither results of an engine
+nor bugs.
+"""
 
 import errno
 import os
@@ -24,39 +25,44 @@ _OF_FILES = {
     errno.EIO: "the disk or its connection fails; the kernel's log (`dmesg`) says more",
 }
 _OF_RESOURCES = {
-    errno.EMFILE: "too many open files; raise `ulimit -n` ({files:,} now), or lower the concurrency",
+    errno.EMFILE: (
+        "too many open files; raise `ulimit -n` ({files:,} now), or lower the concurrency"
+    ),
     errno.ENFILE: "this machine has too many open files; end other programs",
     errno.ENOMEM: "this machine has no memory left; end other programs",
     errno.ENOBUFS: "this machine has no memory left for connections; lower the concurrency",
-    errno.EADDRNOTAVAIL: "this machine has no address or port left for another connection; lower the concurrency",
-}
-# What a process says that met one of them, in the C library's words.
-SAID = re.compile(
-    "|".join(
-        os.strerror(number)
-        for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE)
+    errno.EADDRNOTAVAIL: (
+        "this machine has no address or port left for another connection; lower the concurrency"
     ),
-    re.IGNORECASE,
-)
+}
+_IN_LOGS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE)
+# The messages of the C library for these faults, as a process writes them to its log.
+SAID = re.compile("|".join(map(os.strerror, _IN_LOGS)), re.IGNORECASE)
 _PROBE_BYTES = 65_536  # more than a page, which may still be free on a full disk
 
 
 def explain_machine_fault(error: OSError) -> str | None:
-    """What is wrong with the machine and what to do, with the file it is about; None where the error is another."""
+    """Return the file, the fault of the machine and the remedy. None for any other error."""
     sentence = _OF_FILES.get(error.errno or 0) or explain_machine_lack(error)
-    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-    return None if sentence is None else where + sentence
+    if sentence is None or not isinstance(error.filename, str | bytes):
+        return sentence
+    return f"{os.fsdecode(error.filename)}: {sentence}"
 
 
 def explain_machine_lack(error: OSError) -> str | None:
-    """Likewise, but only where this machine has too little of something: other errors may be another machine's."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    """Return the remedy if this machine lacks a resource, or None.
+
+    Other errors may be faults of another machine.
+    """
     sentence = _OF_RESOURCES.get(error.errno or 0)
-    return None if sentence is None else sentence.format(files=files)
+    if sentence is None:
+        return None
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sentence.format(files=files)
 
 
 def disk_fault(folder: Path) -> str | None:
-    """Why nothing more can be written to this folder; None where it can."""
+    """Return the reason why a folder cannot be written to, or None."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(_PROBE_BYTES))
@@ -70,7 +76,7 @@ SYSTEMS = {"Darwin": "macOS"}  # as people call them
 
 
 def require_native() -> None:
-    """Raise PlatformError where nothing can be measured, before anything is started or written."""
+    """Raise PlatformError if nothing can be measured here. Call it before anything starts."""
     require_linux()
     if find_spec("bitbench._native") is None:
         raise PlatformError(
@@ -79,9 +85,9 @@ def require_native() -> None:
 
 
 def require_linux() -> None:
-    """Raise PlatformError elsewhere."""
+    """Raise PlatformError on any other system."""
     if (system := platform.system()) != "Linux":
         raise PlatformError(
-            f"bitbench measures on Linux only, and this is {SYSTEMS.get(system, system)}; here it reads, compares and "
-            "reports what a Linux machine measured (docs/platforms.md)"
+            f"bitbench measures on Linux only, and this is {SYSTEMS.get(system, system)}; here it "
+            "reads, compares and reports what a Linux machine measured (docs/platforms.md)"
         )

@@ -1,4 +1,6 @@
-"""A timer that wakes an event loop on the microsecond. Loops round their own timers to milliseconds."""
+"""A timer that wakes an event loop within microseconds. Loops round their own timers to
+milliseconds.
+"""
 
 import contextlib
 import ctypes
@@ -19,7 +21,10 @@ class _Setting(ctypes.Structure):
 
 
 class Timer:
-    """Becomes readable at the moment it was armed for. Linux; the standard library has it from Python 3.13 on."""
+    """A timer whose descriptor becomes readable at the armed time.
+
+    Linux only. The standard library has it from Python 3.13 on.
+    """
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -33,14 +38,15 @@ class Timer:
         return self._descriptor
 
     def arm(self, due: float) -> None:
-        """Fire once at `due` on time.monotonic(); at once where that has passed. Replaces what was armed before."""
+        """Set the timer to fire once at `due` on time.monotonic(), or now if that has passed."""
+        due_ns = max(int(due * 1e9), _EARLIEST_NS)
         value = self._setting.value
-        value.seconds, value.nanoseconds = divmod(max(int(due * 1e9), _EARLIEST_NS), 10**9)
+        value.seconds, value.nanoseconds = divmod(due_ns, 10**9)
         if self._libc.timerfd_settime(self._descriptor, _ABSOLUTE, self._reference, None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime failed")
 
     def acknowledge(self) -> None:
-        """Take note that it fired: it is no longer readable."""
+        """Make the timer unreadable again after it fired."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._descriptor, 8)
 

@@ -1,3 +1,3 @@
-"""The version of bitbench, where every module may import it from."""
+"""The version of bitbench. Every module may import it from here."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,9 @@
-"""YAML that a person wrote, read into a frozen type; every mistake gets its line, its field and what is allowed."""
+"""YAML that a person wrote, read into a frozen model. Every mistake gets its line, its field and
+the allowed values.
+"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -19,9 +21,9 @@ from bitbench.util.units import BY_HAND, show_wrong_value
 Location = Sequence[int | str]
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
-MOST_MISTAKES = 50  # that are told at once; a file with more is of another kind
-# What a file may be. A study of 100,000 points (100 engines, 1,000 workloads) has about 15,000 values in 150 kB, five
-# levels deep.
+MOST_MISTAKES = 50  # reported at once, since a file with more is of another kind
+# Limits of a file. A study of 100,000 points (100 engines, 1,000 workloads) has about 15,000 values
+# in 150 kB, five levels deep.
 LARGEST_FILE_BYTES = 2**20
 MOST_NODES = 50_000
 DEEPEST = 50
@@ -29,7 +31,7 @@ _ENDLESS_NUMBER = re.compile(r"[-+0-9_:.]{100,}")
 
 
 def read_yaml_text(path: Path, *, missing: str, error: type[Exception]) -> str:
-    """The file as text; raises `error`, with `missing` where there is no such file."""
+    """Read a file as text. Raise `error` on failure, with `missing` if the file does not exist."""
     if not path.exists():
         raise error(missing)
     try:
@@ -47,24 +49,28 @@ def parse_yaml(
     error: type[Exception],
     defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> Parsed:
-    """The checked content; raises `error` with the mistakes found, one per line.
+    """Parse and check a file. Raise `error` with the mistakes, one per line.
 
-    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all; `defaults`
-    count where it says nothing.
+    `name` is the file's name in messages. `outline` describes the expected content if it is not a
+    mapping. `defaults` count for missing fields.
     """
     try:
         _refuse_too_much(text)
         loader = _Loader(text)
         root = loader.get_single_node()
         repeated = list(islice(_repeated_keys(root), MOST_MISTAKES))
-        content = loader.construct_document(root) if root is not None and not repeated else None
+        content = None
+        if root is not None and not repeated:
+            content = loader.construct_document(root)
     except yaml.MarkedYAMLError as problem:
-        line = problem.problem_mark.line + 1 if problem.problem_mark else 1
-        line = min(
-            line, len(text.splitlines()) or 1
-        )  # the end of a file may be said to be the line after its last
-        context = f"{problem.context}, " if str(problem.problem).startswith("but ") else ""
-        raise error(f"{name}:{line}: not valid YAML: {context}{problem.problem}") from problem
+        line = 1
+        if problem.problem_mark:
+            # The end of a file may be reported as the line after its last one.
+            line = min(problem.problem_mark.line + 1, len(text.splitlines()) or 1)
+        message = str(problem.problem)
+        if message.startswith("but "):
+            message = f"{problem.context}, {message}"
+        raise error(f"{name}:{line}: not valid YAML: {message}") from problem
     except (
         yaml.YAMLError,
         ValueError,
@@ -77,9 +83,8 @@ def parse_yaml(
     if not isinstance(root, yaml.MappingNode):
         raise error(f"{name}:1: {outline}")
     if repeated:
-        raise error(
-            "\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated)
-        )
+        lines = [f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated]
+        raise error("\n".join(lines))
     try:
         return spec.model_validate({**defaults, **(content or {})}, context=BY_HAND)
     except ValidationError as problem:
@@ -87,7 +92,10 @@ def parse_yaml(
 
 
 def line_of(text: str, location: Location) -> tuple[int, str]:
-    """The line of a field in a file that was read before, and its dotted name; empty where the file lacks it."""
+    """Return the line and the dotted name of a field in a file that was parsed before.
+
+    The name is empty if the file lacks the field.
+    """
     root = yaml.compose(text, Loader=_Loader)
     assert root is not None  # it was read before
     return _line_of(root, location)
@@ -97,8 +105,10 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is twe
 
 
 def _refuse_too_much(text: str) -> None:
-    """Raise a YAMLError for a file that is too deep, or too large with what its aliases stand for."""
-    values, begun, sizes = 0, [], dict[str | None, int]()
+    """Raise a YAMLError for a file that is too deep, or too large after aliases are expanded."""
+    values = 0
+    begun = []
+    sizes: dict[str | None, int] = {}
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             values += sizes.get(event.anchor, 0)
@@ -113,7 +123,7 @@ def _refuse_too_much(text: str) -> None:
                 raise _too_much("a number without end", event)
         if isinstance(event, yaml.CollectionStartEvent):
             begun.append((event.anchor, values))
-            sizes[event.anchor] = MOST_NODES  # until it ends: one that contains itself has no end
+            sizes[event.anchor] = MOST_NODES  # until it ends, because it may contain itself
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = begun.pop()
             sizes[anchor] = values - before + 1
@@ -136,7 +146,7 @@ def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):  # another one is refused when it is read
+            if isinstance(key, yaml.ScalarNode):  # other keys are refused when they are read
                 if key.value in seen:
                     yield key.value, key.start_mark.line + 1
                 seen.add(key.value)
@@ -146,64 +156,73 @@ def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
 def _mistakes(
     problem: ValidationError, root: yaml.Node, name: str, spec: type[BaseModel]
 ) -> list[str]:
-    """A line for each of the first, and one for the others."""
+    """Return a line for each of the first mistakes, and one line for the rest."""
     causes = _causes(problem)
-    told = list(
-        dict.fromkeys(_describe(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES])
-    )
-    more = len(causes) - MOST_MISTAKES
-    return [*told, f"{name}: and {more:,} more"] if more > 0 else told
+    lines = [_describe(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES]]
+    lines = list(dict.fromkeys(lines))
+    if len(causes) > MOST_MISTAKES:
+        lines.append(f"{name}: and {len(causes) - MOST_MISTAKES:,} more")
+    return lines
 
 
 def _causes(problem: ValidationError) -> list[Any]:
-    """Without those that follow from others: a list whose only item is wrong counts as empty."""
+    """Return the mistakes without consequences: a list whose only item is wrong counts as empty."""
     mistakes = problem.errors()
-    return [
-        mistake
-        for mistake in mistakes
-        if mistake["type"] != "too_short"
-        or not any(
-            mistake["loc"] == other["loc"][: len(mistake["loc"])]
-            for other in mistakes
-            if other != mistake
-        )
-    ]
+    return [mistake for mistake in mistakes if not _is_consequence(mistake, mistakes)]
+
+
+def _is_consequence(mistake: Any, mistakes: Iterable[Any]) -> bool:
+    if mistake["type"] != "too_short":
+        return False
+    location = mistake["loc"]
+    others = [other for other in mistakes if other != mistake]
+    return any(other["loc"][: len(location)] == location for other in others)
 
 
 def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -> str:
-    location, kind, value = mistake["loc"], mistake["type"], mistake["input"]
+    """Return a mistake with its line, its field and the allowed values."""
+    location = mistake["loc"]
+    kind = mistake["type"]
     line, field = _line_of(root, location)
-    where = f"{name}:{line}: {field}" if field else f"{name}:{line}"
+    where = f"{name}:{line}"
+    parent = ""
+    if field:
+        where = f"{name}:{line}: {field}"
+        parent = f" in `{field}`"
     if kind == "extra_forbidden":
-        known = list(_schema_at(spec, location[:-1]).get("properties", {}))
-        return f"{where}: unknown field; {did_you_mean(str(location[-1]), known)}known fields: {', '.join(known)}"
+        fields = list(_schema_at(spec, location[:-1]).get("properties", {}))
+        hint = did_you_mean(str(location[-1]), fields)
+        return f"{where}: unknown field; {hint}known fields: {', '.join(fields)}"
     if kind == "missing":
-        parent = f" in `{field}`" if field else ""
         return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = mistake["ctx"]["discriminator"].strip("'")
         branches = _schema_at(spec, location).get("discriminator", {}).get("mapping", {})
-        given = f", but it is {mistake['ctx']['tag']!r}" if kind == "union_tag_invalid" else ""
-        return f"{where}: `{tag}` must be one of {', '.join(branches)}{given}"
+        message = f"{where}: `{tag}` must be one of {', '.join(branches)}"
+        if kind == "union_tag_invalid":
+            message += f", but it is {mistake['ctx']['tag']!r}"
+        return message
     message = mistake["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if kind == "value_error":
         return f"{where}: {message}"
-    return f"{where}: {message}, but it is {show_wrong_value(value)}"
+    return f"{where}: {message}, but it is {show_wrong_value(mistake['input'])}"
 
 
 def _line_of(root: yaml.Node, location: Location) -> tuple[int, str]:
-    """The line of the deepest part of `location` that the file has, and that part's dotted name.
+    """Return the line and dotted name of the deepest part of `location` that the file has.
 
-    A part that only the validator knows, such as the name of a union's branch, is passed over.
+    Skip parts that only the validator knows, such as the name of a union's branch.
     """
-    node, line, found = root, root.start_mark.line + 1, []
+    node = root
+    line = root.start_mark.line + 1
+    parts = []
     for part in location:
         child = _child(node, part)
         if child is not None:
             node, line = child
-            found.append(part)
-    return line, _dotted(found)
+            parts.append(part)
+    return line, _dotted(parts)
 
 
 def _child(node: yaml.Node, part: int | str) -> tuple[yaml.Node, int] | None:
@@ -220,12 +239,17 @@ def _child(node: yaml.Node, part: int | str) -> tuple[yaml.Node, int] | None:
 def _dotted(location: Location) -> str:
     text = ""
     for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif text:
+            text += f".{part}"
+        else:
+            text = str(part)
     return text
 
 
 def _schema_at(spec: type[BaseModel], location: Location) -> dict[str, Any]:
-    """The part of the JSON Schema that is about this place."""
+    """Return the part of the JSON Schema at this location."""
     schema = _schema_of(spec)
     node: dict[str, Any] = schema
     for part in location:
@@ -247,10 +271,10 @@ def _schema_of(spec: type[BaseModel]) -> dict[str, Any]:
 
 
 def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    if "discriminator" not in node:  # an object or nothing, an object or a number
-        objects = [
-            branch for branch in node.get("anyOf", node.get("oneOf", [])) if "$ref" in branch
-        ]
+    """Follow a reference. In a union of one object and simple types, follow the object."""
+    if "discriminator" not in node:
+        branches = node.get("anyOf", node.get("oneOf", []))
+        objects = [branch for branch in branches if "$ref" in branch]
         if len(objects) == 1:
             node = objects[0]
     if "$ref" in node:

@@ -1,1 +1,1 @@
-"""Types of what analysis finds: summaries, comparisons, recommendations."""
+"""The types of results: summaries, comparisons and recommendations."""

@@ -1,4 +1,4 @@
-"""Two studies, or two configs of one, against each other. Made by `analysis.study_comparison`."""
+"""The comparison of two studies, or of configs of one, by `analysis.study_comparison`."""
 
 from enum import StrEnum
 
@@ -11,9 +11,11 @@ from bitbench.util.errors import ExitCode
 
 
 class ChangeVerdict(StrEnum):
+    """The verdict on the change of one metric."""
+
     FASTER = "faster"
     SLOWER = "slower"
-    LESS = "less"  # of what is better when it is less but is no time: memory
+    LESS = "less"  # memory: less is better, but it is not a time
     MORE = "more"
     WORSE = "worse quality"
     BETTER = "better quality"
@@ -21,15 +23,17 @@ class ChangeVerdict(StrEnum):
     UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
-QUALITY = (
-    "quality"  # stands for the workload in points that are about quality, which no workload has
-)
+QUALITY = "quality"  # the workload of points about quality, which have no real workload
 
 
 class ComparedPoint(Record):
-    """`ratio` is above 1 where the candidate is better, whichever way the metric goes. For perplexity it is paired,
-    token by token of the same text. `corrected` is its interval at the level of the verdict, for all that are compared
-    at once: it contains 1 exactly where the verdict is undecided."""
+    """One metric of a pair of points.
+
+    `ratio` is above 1 if the candidate is better, whether the metric is better high or low. For
+    perplexity it is paired, token by token of the same text. `corrected` has the interval at the
+    level of the verdict, which is corrected for all points that are compared. It contains 1 exactly
+    if the verdict is undecided.
+    """
 
     baseline: Point
     candidate: Point
@@ -42,7 +46,7 @@ class ComparedPoint(Record):
 
     @property
     def decisive(self) -> Estimate | None:
-        """The ratio with the interval that agrees with the verdict."""
+        """Return the ratio with the interval that agrees with the verdict."""
         return self.corrected or self.ratio
 
 
@@ -51,11 +55,11 @@ class Unpaired(Record):
 
     point: Point
     reason: str
-    was_lost: bool  # the baseline has a result, the candidate was asked and has none
+    was_lost: bool  # the baseline has a result, and the candidate was tried without one
 
 
 class Difference(Record):
-    """A fact that is not the same on both sides."""
+    """A fact that differs between the sides."""
 
     fact: Fact
     subject: str  # whose: a config, a variant, an environment; empty for the host
@@ -65,15 +69,18 @@ class Difference(Record):
 
 
 class Replicate(StrEnum):
-    """What was repeated, and so what an interval covers."""
+    """The unit that was repeated, and so what an interval covers."""
 
     STARTS = "starts"
     TRIALS = "trials"  # of a server that bitbench did not start: a restart is not covered
 
 
 class GateResult(Record):
-    """One condition on one point. `ratio` is candidate / baseline, as the condition asks. Its interval decides, and is
-    wider, for all that are asked at once."""
+    """One condition on one point.
+
+    `ratio` is candidate / baseline, as in the condition. Its interval decides. It is wider than a
+    single interval, because it is corrected for all conditions and points.
+    """
 
     condition: str
     metric: str
@@ -89,39 +96,45 @@ CACHED_ON_ONE_SIDE = "a prefix cache answered the prompts of one side only, or f
 
 
 class CacheDifference(Record):
-    """A point that a prefix cache answered on one side only, or far more: its figures are not of the same work."""
+    """A point that a prefix cache answered on one side only, or far more.
+
+    Its metrics are not of the same work.
+    """
 
     point: Point
-    before: (
-        float  # share of the prompt tokens that came from a cache which the study did not ask for
-    )
+    # Share of the prompt tokens that came from a cache which the study did not request.
+    before: float
     after: float
 
 
 class Comparison(Record):
+    """A candidate compared with a baseline: ratios, verdicts and the results of gates."""
+
     baseline: str
     candidate: str
     confidence: float
     definitions: dict[str, MetricDefinition]
     points: tuple[ComparedPoint, ...]
     unpaired: tuple[Unpaired, ...] = ()
-    differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
-    unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
-    cached: tuple[CacheDifference, ...] = ()  # such points have no verdict
+    differences: tuple[Difference, ...] = ()  # allowed differences, or the question itself
+    unknown_facts: tuple[Fact, ...] = ()  # neither side records them
+    cached: tuple[CacheDifference, ...] = ()  # these points have no verdict
     gates: tuple[GateResult, ...] = ()
-    allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
+    allow_inconclusive: bool = False  # an inconclusive gate does not fail
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the limits. One that a side has no figure for was not met, whatever is allowed; nor is anything decided
-        about a point that a cache answered on one side only."""
+        """Return the exit code of all gates together.
+
+        A gate without a ratio was not met, even with `allow_inconclusive`. A point that a cache
+        answered on one side only leaves the comparison inconclusive too.
+        """
         if not self.points:
             return ExitCode.NOTHING_MEASURED
         if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED
-        is_open = bool(self.cached) or any(
-            gate.verdict is Verdict.INCONCLUSIVE
-            and (gate.ratio is None or not self.allow_inconclusive)
-            for gate in self.gates
-        )
-        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
+        for gate in self.gates:
+            counts = gate.ratio is None or not self.allow_inconclusive
+            if gate.verdict is Verdict.INCONCLUSIVE and counts:
+                return ExitCode.INCONCLUSIVE
+        return ExitCode.INCONCLUSIVE if self.cached else ExitCode.DONE

@@ -1,4 +1,7 @@
-"""What to run, under which limits, and why not the others. Made by `analysis.recommend`; printed by `report`."""
+"""The recommended config of each workload, and why the other configs were not chosen.
+
+`analysis.recommend` makes a recommendation, and `report` prints it.
+"""
 
 from collections.abc import Iterable
 
@@ -11,12 +14,14 @@ from bitbench.study.objective import Objective
 from bitbench.study.plan import Config
 from bitbench.util.errors import ExitCode
 
-MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
+# Names of findings.
+MEMORY = "memory"
+QUALITY_LOSS = "quality loss"
 QUALITY_NOT_MEASURED = "quality was not measured in this study"
 
 
 class Limits(Record):
-    """What a person asks for. What is None or empty is not asked."""
+    """The requested limits. A limit that is None or empty is not requested."""
 
     objectives: tuple[Objective, ...] = ()
     memory_bytes: int | None = None
@@ -24,64 +29,64 @@ class Limits(Record):
 
 
 def recommendation_verdict(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
-    """Of all limits together; without a figure there is nothing that could meet them."""
-    return (
-        Verdict.MISSED
-        if figure is None
-        else worst_limit_check(finding.verdict for finding in findings)
-    )
+    """Return the verdict on all limits together. A config without a result misses them."""
+    if figure is None:
+        return Verdict.MISSED
+    return worst_limit_check(finding.verdict for finding in findings)
 
 
 class Judged(Record):
-    """One config on one workload. `figure` is that of the primary metric; None where it has no result."""
+    """One config on one workload.
+
+    `figure` is its value of the primary metric. It is None if the config has no result.
+    """
 
     config: Config
     figure: Estimate | None
     ratio_to_baseline: Estimate | None = None  # above 1 is better; None for the baseline itself too
-    same_engine: SameEngineRatio | None = (
-        None  # None: the baseline is that config, or there is none
-    )
-    memory: Estimate | None = (
-        None  # as run: with the KV cache that its engine reserves at the start
-    )
+    same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or none exists
+    memory: Estimate | None = None  # with the KV cache that its engine reserves at the start
     findings: tuple[Finding, ...] = ()
     trials: int = 0
     failed_trials: int = 0
-    quality_doubt: str = (
-        ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
-    )
+    quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty without a doubt
     is_flagged: bool = False  # for its quality
     why_no_result: str = ""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def verdict(self) -> Verdict:
-        """Of all limits together."""
+        """Return the verdict on all limits together."""
         return recommendation_verdict(self.figure, self.findings)
 
 
 class Choice(Record):
-    """The answer for one workload; `judged` has the best primary metric first and those without a result last."""
+    """The answer for one workload.
+
+    `judged` has the best primary metric first, and configs without a result last.
+    """
 
     workload: str
-    model: str | None = None  # None where the study has one: each model has an answer of its own
+    model: str | None = None  # None for one model; else each model has its own answer
     baseline: Config | None = None
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
     starts_needed: int | None = None  # of each config; None: there are enough to choose
-    undecided: tuple[Config, ...] = ()  # meet the limits, too, and may be as fast as the chosen one
-    deploy: tuple[
-        str, ...
-    ] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
+    undecided: tuple[Config, ...] = ()  # also meet the limits, and may be as fast as the chosen one
+    deploy: tuple[str, ...] = ()  # the shell words of the command that serves it; empty if unknown
 
     def of(self, config: Config) -> Judged:
+        """Return the entry of a config."""
         return next(judged for judged in self.judged if judged.config == config)
 
     def with_verdict(self, verdict: Verdict) -> list[Judged]:
+        """Return the entries with this verdict."""
         return [judged for judged in self.judged if judged.verdict is verdict]
 
 
 class Recommendation(Record):
+    """The configs to run in a study, by workload, under the requested limits."""
+
     study: str
     limits: Limits
     primary_metric: MetricDefinition
@@ -91,13 +96,15 @@ class Recommendation(Record):
 
     @property
     def exit_code(self) -> ExitCode:
-        """FAILED: for one workload no config meets the limits. INCONCLUSIVE: for one the trials do not decide."""
+        """Return the exit code of all workloads together.
+
+        FAILED means that for a workload no config meets the limits. INCONCLUSIVE means that for a
+        workload the trials do not decide.
+        """
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(
-            not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE))
-            for choice in unanswered
-        ):
-            return ExitCode.FAILED
+        for choice in unanswered:
+            if not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE)):
+                return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

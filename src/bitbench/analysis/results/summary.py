@@ -1,4 +1,4 @@
-"""What the records say, in numbers: the only thing a report may print. Made by `analysis.summarize`."""
+"""The summary of a study, by `analysis.summarize`: everything that a report may print."""
 
 from enum import StrEnum
 from typing import TypeVar
@@ -23,11 +23,11 @@ from bitbench.util.errors import ExitCode
 
 
 class MetricDefinition(Record):
-    """What a reader of a summary needs to know of a figure: its entry in `study.metrics`."""
+    """A metric as readers need to know it: its entry in `study.metrics`."""
 
     label: str  # as a column's title: "Output"
     name: str  # as in a sentence: "output throughput"
-    unit: str  # "s", "tok/s", "req/s", "bytes", "J/tok"; of quality "nats", "%" or nothing
+    unit: str  # "s", "tok/s", "req/s", "bytes", "J/tok"; for quality "nats", "%" or nothing
     higher_is_better: bool
     definition: str
 
@@ -52,31 +52,33 @@ class Outlier(Record):
 
 
 class Run(Record):
-    """One measured trial, whatever came of it."""
+    """One measured trial, whatever its outcome."""
 
     trial_id: str
     instance_id: str
     block: int
     outcome: Outcome
     metrics: dict[str, float]  # only those that are defined
-    holds: bool | None = None  # its objectives; None where there are none
+    holds: bool | None = None  # its objectives; None without objectives
     why_not: str | None = None
-    uncertain: tuple[
-        str, ...
-    ] = ()  # what a late client may have moved too far, although the trial counts
+    # Metrics that a late client may have moved too far, although the trial counts.
+    uncertain: tuple[str, ...] = ()
     requests: int = 0
     failed_requests: int = 0
 
 
 class FailureGroup(Record):
-    """One cause, and every trial that ended with it. Causes that differ only in numbers are one; the first is shown."""
+    """One cause of failure, and every trial that ended with it.
+
+    Causes that differ only in numbers count as one, and the first is shown.
+    """
 
     failure: Failure
     ids: tuple[str, ...]
 
 
 class EngineSummary(Record):
-    """What the engine itself counted over the trials of a point; None where it does not count that."""
+    """The engine's own counters over the trials of a point. None if it does not have a counter."""
 
     trials: int
     queue_s: float | None = None
@@ -89,23 +91,27 @@ class EngineSummary(Record):
 
 
 class CachedPrompts(Record):
-    """Of a point, although the study did not ask for a cache."""
+    """The use of a prefix cache by a point, although the study did not request one."""
 
     trials: int  # that count, with 1 % of their prompt tokens or more from a prefix cache
-    share: float  # of the prompt tokens, mean over its trials
+    share: float  # of the prompt tokens, mean over the trials
 
 
 class StreamSummary(Record):
-    """How the answers of a point came, over the requests of its trials."""
+    """How the answers of a point were streamed, over the requests of its trials."""
 
     tokens_per_chunk: float
-    median_gap_s: float | None  # between two chunks; None: each answer came in one
+    median_gap_s: float | None  # between two chunks; None: one chunk per answer
     longest_gap_s: float | None
 
 
 class PointSummary(Record):
-    """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
-    are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
+    """The results of one config on one workload.
+
+    `tails` has percentiles over the requests of all trials, by the column of the metric
+    (`ttft_p99_s`). It is empty if rows are missing. A percentile in `metrics` is the mean of the
+    percentiles of single trials.
+    """
 
     point: Point
     metrics: dict[str, Estimate]
@@ -114,28 +120,26 @@ class PointSummary(Record):
     runs: tuple[Run, ...]
     outliers: tuple[Outlier, ...]
     failures: tuple[FailureGroup, ...]
-    is_unfinished: bool = False  # a later call of the study makes more trials of it
-    was_running: bool = (
-        False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
-    )
-    engine: EngineSummary | None = None  # None where it offers no figures of its own
+    is_unfinished: bool = False  # a later run of the study adds trials
+    # bitbench did not start the server: intervals are over its trials, and do not cover a restart.
+    was_running: bool = False
+    engine: EngineSummary | None = None  # None if it has no metrics of its own
     streams: StreamSummary | None = None  # None: its requests were not kept
-    cached: CachedPrompts | None = (
-        None  # None: no prompt came from a cache that was not asked for, as far as is known
-    )
+    cached: CachedPrompts | None = None  # None: no known use of a cache that was not requested
 
     @property
     def verdict(self) -> Verdict | None:
-        """Of all objectives together; None where the study has none."""
-        return (
-            worst_limit_check(finding.verdict for finding in self.objectives)
-            if self.objectives
-            else None
-        )
+        """Return the verdict on all objectives together, or None without objectives."""
+        if not self.objectives:
+            return None
+        return worst_limit_check(finding.verdict for finding in self.objectives)
 
 
 class MemorySummary(Record):
-    """What a config takes, over its instances; None where neither the engine nor this system reports it."""
+    """The memory of a config over its instances.
+
+    A value is None if neither the engine nor this system reports it.
+    """
 
     weight_bytes_stored: int | None = None
     weight_bytes_loaded: Estimate | None = None
@@ -149,12 +153,15 @@ class MemorySummary(Record):
 
     @property
     def peak(self) -> Estimate | None:
-        """That of the device where one was used."""
+        """Return the peak of the device if one was used, else of the process."""
         return self.device_peak_bytes or self.peak_bytes
 
 
 class ConfigSummary(Record):
-    """What was really run: versions and kernels in the engine's own words. More than one: instances differed."""
+    """The versions and kernels that a config actually ran, in the engine's own words.
+
+    More than one entry means that instances differed.
+    """
 
     config: Config
     instances: int
@@ -166,40 +173,39 @@ class ConfigSummary(Record):
     memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
-    kernel_choices: tuple[
-        tuple[KernelChoice, ...], ...
-    ] = ()  # what its instances chose: one entry where all agree
+    # The choices of its instances: one entry if all agree.
+    kernel_choices: tuple[tuple[KernelChoice, ...], ...] = ()
     commands: tuple[str, ...]
     prefix_caching: tuple[bool, ...]
     notes: tuple[str, ...]
-    is_reference: bool = (
-        False  # the model as it is, or none at all: there is no quality that it could have lost
-    )
-    random_weights: bool = False  # only the shape of a model: there is no quality at all
+    # The unquantized model, or no model: it has no quality to lose.
+    is_reference: bool = False
+    random_weights: bool = False  # only the shape of a model, without any quality
 
 
 class AgainstBaseline(StrEnum):
-    """What may be claimed of a config, for all of a workload at once."""
+    """The claim about a config and the baseline, corrected for all configs of a workload."""
 
     FASTER = "faster"
     SLOWER = "slower"
-    EQUAL = "equal"  # within the margin that was asked for
+    EQUAL = "equal"  # within the requested margin
     UNDECIDED = "undecided"
 
 
 class SameEngineRatio(Record):
-    """A config compared with the unquantized model on its own engine, which the baseline is not."""
+    """A config compared with the unquantized model on its engine, if that is not the baseline."""
 
     unquantized: Config
     ratio: Estimate  # above 1 is better, as in `RankingEntry.ratio_to_baseline`
 
 
 class RankingEntry(Record):
-    """The ranks this config may have: one number where it is told apart from all others.
+    """The ranks that a config may have: one number if it differs significantly from all others.
 
-    None where it has a single start, or no other has more: the next start may differ as much as two configs do.
-    `ratio_to_baseline` is above 1 where the config is better, of a time as of a throughput, and has the interval of
-    this one ratio; `against_baseline` is corrected for all of the workload.
+    The ranks are None if it has a single start, or if no other config has more than one. The next
+    start may differ as much as two configs do. `ratio_to_baseline` is above 1 if the config is
+    better, for a time as for a throughput, and has the interval of this one ratio.
+    `against_baseline` is corrected for all of the workload.
     """
 
     config: Config
@@ -207,38 +213,36 @@ class RankingEntry(Record):
     rank_high: int | None
     undecided_with: tuple[Config, ...]
     ratio_to_baseline: Estimate | None
-    against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
-    same_engine: SameEngineRatio | None = (
-        None  # None: the baseline says it already, or nothing else does
-    )
+    against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or no baseline
+    same_engine: SameEngineRatio | None = None  # None: that model is the baseline or has no result
 
 
 class ComparedModel(Record):
-    """One model of a study: models are never ranked against each other, and each has a baseline of its own."""
+    """One model of a study. Models are never ranked together, and each has its own baseline."""
 
     name: str
-    configs: tuple[Config, ...]  # those that were refused as well
+    configs: tuple[Config, ...]  # including those that were refused
     baseline: Config | None
 
 
 class Ranking(Record):
-    """One workload by the primary metric, best mean first. Configs without a result are not in it."""
+    """The ranking of one workload by the primary metric, best mean first.
+
+    Configs without a result are not in it.
+    """
 
     workload: str
-    model: str | None = None  # whose configs these are; None where the study has one model
+    model: str | None = None  # of these configs; None if the study has one model
     metric: str
-    baseline: Config | None  # None where it has no result on this workload
+    baseline: Config | None  # None if it has no result on this workload
     entries: tuple[RankingEntry, ...]
-    possible_bests: tuple[
-        Config, ...
-    ] = ()  # the best is one of these; empty where too little is known
-    starts_needed: int | None = (
-        None  # of each config, for a decision; None: there are enough, or nothing to compare
-    )
+    possible_bests: tuple[Config, ...] = ()  # contain the best; empty if too little is known
+    # Starts per config, for a decision. None: there are enough, or nothing to compare.
+    starts_needed: int | None = None
 
 
 class SearchStop(StrEnum):
-    """Why a search for the highest rate tried no further one."""
+    """Why a search for the highest rate stopped."""
 
     PRECISE = "precise enough"
     TRIALS = "trials used up"
@@ -249,7 +253,8 @@ class SearchStop(StrEnum):
 class RateAnswer(Record):
     """The highest rate that meets the objectives, in requests per second, and its interval.
 
-    `rate` and `low` are None where no trial met them, `high` where none failed. `stop` is None while it continues.
+    `rate` and `low` are None if no trial met them, and `high` is None if no trial failed. `stop` is
+    None while the search continues.
     """
 
     rate: float | None
@@ -264,16 +269,17 @@ class RateAnswer(Record):
 
 
 class TaskFlips(Record):
-    """Answers beside the baseline's, question by question."""
+    """Answers compared with the baseline's, question by question."""
 
     lost: int  # right in the baseline, wrong here
     gained: int
     difference: Estimate  # of the shares that are right; the interval is of paired answers
-    p_value: float  # exact, two-sided: as many lost as gained; adjusted for all variants of the study (Holm)
+    # Exact, two-sided: as many lost as gained. Adjusted for all variants of the study (Holm).
+    p_value: float
 
 
 class NeedleDepth(Record):
-    """How many sentences were found in windows of this length, at this depth."""
+    """The number of sentences that were found in windows of this length, at this depth."""
 
     length: int  # tokens
     depth: int  # percent of the text before it
@@ -282,8 +288,11 @@ class NeedleDepth(Record):
 
 
 class TaskEstimate(Record):
-    """One metric of one task; `difference` is to the baseline's value, its error from both standard errors where single
-    answers are not known."""
+    """One metric of one task.
+
+    `difference` is to the baseline's value. Its error is from both standard errors if there are no
+    single answers.
+    """
 
     task: str
     metric: str
@@ -297,7 +306,7 @@ class TaskEstimate(Record):
 
 
 class PositionDivergence(Record):
-    """Mean KL divergence from the baseline over the tokens at places `first` to `last` of a window."""
+    """The mean KL divergence from the baseline over positions `first` to `last` of a window."""
 
     first: int
     last: int
@@ -305,18 +314,19 @@ class PositionDivergence(Record):
 
 
 class QualityState(StrEnum):
-    """What a config's loss is against the limits of the study."""
+    """The loss of a config compared with the limits of the study."""
 
-    WITHIN = "within"  # whole intervals are within all of them
-    BEYOND = "beyond"  # a whole interval is beyond one, or a figure is no number
-    UNDECIDED = "undecided"  # not enough text, or not enough probability mass, to tell
+    WITHIN = "within"  # whole intervals are within all limits
+    BEYOND = "beyond"  # a whole interval is beyond a limit, or a value is not a number
+    UNDECIDED = "undecided"  # not enough text or probability mass
 
 
 class ConfigQuality(Record):
-    """What a config keeps of its baseline's quality.
+    """The quality that a config keeps of its baseline's.
 
-    `estimates` by the keys of `quality_definitions`; those that need a baseline are missing where there is none or it
-    was not measured. `state` is None where nothing can be compared; `reason` says why it is not within the limits.
+    `estimates` has the keys of `quality_definitions`. Estimates that need a baseline are missing if
+    there is none or it was not measured. `state` is None if nothing can be compared. `reason` says
+    why the config is not within the limits.
     """
 
     config: Config
@@ -327,17 +337,14 @@ class ConfigQuality(Record):
     windows: int = 0
     tokens: int = 0
     top_tokens: int = 0
-    corpus: str | None = None  # where the text is from
-    by_position: tuple[
-        PositionDivergence, ...
-    ] = ()  # of the same weights in another setting than the baseline's
+    corpus: str | None = None  # the source of the text
+    # For the same weights in another setting than the baseline's.
+    by_position: tuple[PositionDivergence, ...] = ()
     state: QualityState | None = None
     reason: str | None = None
     answers: int = 0  # greedy, to fixed questions
-    equal_answers: int | None = (
-        None  # to the baseline's, token for token; None: nothing to compare with
-    )
-    looping_answers: int = 0  # end in one piece that repeats
+    equal_answers: int | None = None  # to the baseline's, token for token; None: nothing to compare
+    looping_answers: int = 0  # that end in one piece that repeats
     tasks: tuple[TaskEstimate, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
     needles: tuple[NeedleDepth, ...] = ()
@@ -348,7 +355,7 @@ class ConfigQuality(Record):
 
     @property
     def is_known(self) -> bool:
-        """Whether it says what was lost: its own figures alone, without those of a baseline, do not."""
+        """Return True if the loss is known. Metrics without a baseline do not show it."""
         return self.outcome is Outcome.OK and (self.flagged or "perplexity_rise" in self.estimates)
 
     @property
@@ -365,9 +372,9 @@ class RatioOfAttempts(Record):
 
 
 class Rejections(Record):
-    """How many trials of a config were rejected because the client was late or the machine was busy.
+    """The trials of a config that were rejected because of a late client or a busy machine.
 
-    `ratios` where that were more than a tenth of its attempts, or of the baseline's.
+    It has `ratios` if these were more than a tenth of its attempts, or of the baseline's.
     """
 
     config: Config
@@ -380,103 +387,96 @@ P = TypeVar("P", bound=Record)
 
 
 class StudySummary(Record):
+    """Everything that the records of a study show."""
+
     study: Study
     primary_metric: str  # key of `definitions`
-    baseline: Config | None  # None where the study names one that does not exist
+    baseline: Config | None  # None if the study names one that does not exist
     definitions: dict[str, MetricDefinition]
     points: tuple[PointSummary, ...]
     configs: tuple[ConfigSummary, ...]
     rankings: tuple[Ranking, ...]
-    models: tuple[ComparedModel, ...] = ()  # empty where there is one
-    model: str | None = None  # of a part of a study: which of its models
+    models: tuple[ComparedModel, ...] = ()  # empty for a single model
+    model: str | None = None  # for a part of a study: its model
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
-    search: RateAnswer | None = None  # of a study that looks for the highest rate
+    search: RateAnswer | None = None  # only for max-rate searches
     expectations: tuple[Expectation, ...] = ()
-    level: Level | None = None  # of the processor that it was planned for; None: not known
-    in_float32: tuple[Config, ...] = ()  # since that processor would emulate bf16
-    quality: tuple[
-        ConfigQuality, ...
-    ] = ()  # in the order of the study; empty where it asks for none
+    level: Level | None = None  # of the processor it was planned for; None: unknown
+    in_float32: tuple[Config, ...] = ()  # because that processor would emulate bf16
+    quality: tuple[ConfigQuality, ...] = ()  # in the order of the study; empty if not requested
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
     rejections: tuple[Rejections, ...] = ()  # of configs with a trial
-    parts: dict[str, SerializeAsAny[Record]] = Field(
-        default_factory=dict
-    )  # of features, by the names of their parts
+    # Results of features, by the names of their parts.
+    parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)
 
     def part(self, kind: type[P]) -> P | None:
-        """What a feature found; None where it has nothing to say of this study."""
-        return next((found for found in self.parts.values() if isinstance(found, kind)), None)
+        """Return the result of a feature, or None if it has none for this study."""
+        return next((part for part in self.parts.values() if isinstance(part, kind)), None)
 
     @property
     def by_model(self) -> tuple["StudySummary", ...]:
-        """The same of each model alone, where there are several: whatever ranks or compares is made from one part."""
+        """Return a summary of each model, or this summary if there is one model.
+
+        Rankings and comparisons are always made from one part.
+        """
         return tuple(self._part(model) for model in self.models) or (self,)
 
     def _part(self, model: ComparedModel) -> "StudySummary":
-        own = set(model.configs)
-        by_config = (
-            "configs",
-            "expectations",
-            "quality",
-            "quality_refusals",
-            "rejections",
-        )
-        return self.model_copy(
-            update={
-                "baseline": model.baseline,
-                "rankings": tuple(
-                    ranking for ranking in self.rankings if ranking.model == model.name
-                ),
-                "models": (),
-                "model": model.name,
-                "points": tuple(point for point in self.points if point.point.config in own),
-                "refusals": tuple(
-                    refusal for refusal in self.refusals if refusal.point.config in own
-                ),
-                **{
-                    name: tuple(said for said in getattr(self, name) if said.config in own)
-                    for name in by_config
-                },
-            }
-        )
+        configs = set(model.configs)
+        update: dict[str, object] = {
+            "baseline": model.baseline,
+            "models": (),
+            "model": model.name,
+            "rankings": tuple(ranking for ranking in self.rankings if ranking.model == model.name),
+            "points": tuple(point for point in self.points if point.point.config in configs),
+            "refusals": tuple(item for item in self.refusals if item.point.config in configs),
+        }
+        for name in ("configs", "expectations", "quality", "quality_refusals", "rejections"):
+            items = getattr(self, name)
+            update[name] = tuple(item for item in items if item.config in configs)
+        return self.model_copy(update=update)
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything has a result."""
-        return any(point.metrics for point in self.points) or any(
-            own.outcome is Outcome.OK for own in self.quality
-        )
+        """Return True if any point or any quality measurement has a result."""
+        if any(point.metrics for point in self.points):
+            return True
+        return any(quality.outcome is Outcome.OK for quality in self.quality)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
-        """What the objectives say of all points; of a search, whether some rate meets them.
+        """Return the exit code of the objectives over all points, or of a search for a rate.
 
-        An objective without any figure was not judged, and is not met, whatever is allowed. A point that was asked for
-        and has no result leaves the study inconclusive, too.
+        An objective without a value is not met, even with `allow_inconclusive`. A requested point
+        without a result also leaves the study inconclusive.
         """
         if self.search is not None:
             return _searched(self.search)
         if not self.is_measured:
             return ExitCode.NOTHING_MEASURED
-        judged = [objective for point in self.points for objective in point.objectives]
-        if any(objective.verdict is Verdict.MISSED for objective in judged):
-            return ExitCode.FAILED
-        is_open = any(
-            objective.verdict is Verdict.INCONCLUSIVE
-            and (objective.value is None or not allow_inconclusive)
-            for objective in judged
-        )
-        return ExitCode.INCONCLUSIVE if is_open or self.lacking else ExitCode.DONE
+        is_open = bool(self.lacking)
+        for point in self.points:
+            for objective in point.objectives:
+                if objective.verdict is Verdict.MISSED:
+                    return ExitCode.FAILED
+                counts = objective.value is None or not allow_inconclusive
+                if objective.verdict is Verdict.INCONCLUSIVE and counts:
+                    is_open = True
+        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
 
     @property
     def lacking(self) -> tuple[PointSummary, ...]:
-        """Points that were tried and have no result. An engine that failed is a result of a study; a server that was
-        running, and was asked for this load, has none."""
+        """Return the points that were tried and have no result.
+
+        An engine that failed is a result of a study. A server that was already running and did not
+        answer this load has no result.
+        """
         return tuple(point for point in self.points if not point.metrics and _is_lacking(point))
 
     def points_of(self, workload: str) -> tuple[PointSummary, ...]:
+        """Return the points of a workload."""
         return tuple(point for point in self.points if point.point.workload == workload)
 
 
@@ -485,9 +485,9 @@ def _is_lacking(point: PointSummary) -> bool:
     return bool(outcomes) and (point.was_running or outcomes <= NOT_THE_ENGINES)
 
 
-def _searched(found: RateAnswer) -> ExitCode:
-    if not found.trials:
+def _searched(answer: RateAnswer) -> ExitCode:
+    if not answer.trials:
         return ExitCode.NOTHING_MEASURED
-    if found.stop is None or (found.rate is not None and found.verified is None):
+    if answer.stop is None or (answer.rate is not None and answer.verified is None):
         return ExitCode.INCONCLUSIVE
-    return ExitCode.FAILED if found.rate is None else ExitCode.DONE
+    return ExitCode.FAILED if answer.rate is None else ExitCode.DONE

@@ -1,7 +1,7 @@
-"""Lets a feature bring the layers of checkpoints that transformers cannot load by itself.
+"""Layers from features, for checkpoints that transformers cannot load by itself.
 
-The method that a checkpoint names is looked up among what features offer, in the package around us: bitbench is not
-installed where this runs, and features of other packages are not seen.
+The checkpoint's method is looked up in the extensions of the bitbench package around this file.
+bitbench is not installed in this environment, and features of other packages are not visible.
 """
 
 import importlib
@@ -9,20 +9,19 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
+# In isolated mode, Python searches no folder of ours.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 
 
 def prepare_checkpoint_layers(folder: Path, device: str) -> None:
-    """Nothing, unless a feature knows the checkpoint. `device` is where the model will compute."""
+    """Prepare the layers if a feature supports the checkpoint. The model will run on `device`."""
     if (method := _quantization_method(folder)) is None:
         return
     make_importable()
-    known = importlib.import_module("bitbench.feature").offered("checkpoints")
-    if method in known:
-        known[method].load()(device)
+    extensions = importlib.import_module("bitbench.feature").offered("checkpoints")
+    if method in extensions:
+        extensions[method].load()(device)
 
 
 def _quantization_method(folder: Path) -> str | None:

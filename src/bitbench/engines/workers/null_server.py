@@ -1,14 +1,12 @@
-"""The null engine: a real HTTP server that streams tokens at moments that are known beforehand, run by `python -m`.
+"""The null engine: an HTTP server that streams tokens at times that are known beforehand.
 
-How it is put on the wire is the loop's business.
+`python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`: BEHAVIOUR is JSON with the fields
+of `NullBehaviour`. Requests must have the key in BITBENCH_NULL_KEY, unless it is empty. The loop
+that serves is native (`native/src/server.cpp`) and decides how tokens are put on the wire.
 
-`python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with fields of
-`NullBehaviour`, and the key that requests must show is in BITBENCH_NULL_KEY (empty: none is asked for). The loop that
-serves is native (`native/src/server.cpp`).
-
-The first token of a request leaves at t0 + ttft and token i at t0 + ttft + i × tpot, where t0 is the moment at which
-the request had been received completely. These are absolute times: a token that was late does not delay the next.
-What was really sent when is told at /truth.
+The first token of a request leaves at t0 + ttft, and token i at t0 + ttft + i × tpot. t0 is the
+time at which the whole request had been received. These times are absolute: a late token does not
+delay the next one. /truth tells when tokens were really sent.
 """
 
 import gc
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
 
 MODEL = "null"
-# What /metrics counts of simulated drafts, by the fields of `EngineMetrics`.
+# The counters of simulated drafts at /metrics, by the fields of `EngineMetrics`.
 DRAFT_COUNTERS = {
     name: f"null:spec_decode_num_{name}_total"
     for name in ("drafts", "draft_tokens", "accepted_tokens")
@@ -50,7 +48,7 @@ Ending = Literal["keep", "hang", "close"]
 
 @dataclass(frozen=True)
 class NullBehaviour:
-    """The fields of `engines.null.NullArguments`, where they are explained, and a seed."""
+    """The fields of `engines.null.NullArguments`, which explains them, and a seed."""
 
     ttft: float
     tpot: float
@@ -72,40 +70,40 @@ class NullBehaviour:
 
 
 class AnswerPlan:
-    """The times of each request, from the behaviour and the request's number alone."""
+    """The times of each request, which depend only on the behaviour and the request's number."""
 
     def __init__(self, behaviour: NullBehaviour) -> None:
         self._behaviour = behaviour
         self._instance_factor = self._factor("instance", behaviour.vary_instance)
 
     def request(self, number: int) -> tuple[float, float]:
-        """ttft and tpot of the instance's request of this number (from 1), for a single stream."""
+        """Return ttft and tpot of the instance's n-th request (from 1) in a single stream."""
         factor = self._instance_factor * self._factor(number, self._behaviour.vary)
         if number in self._behaviour.slow_requests:
             factor *= self._behaviour.slow_factor
         return factor * self._behaviour.ttft, factor * self._behaviour.tpot * self._drafted()
 
     def _drafted(self) -> float:
-        """How much longer a token takes with drafts: below 1 where they are worth their cost."""
+        """Return how much longer a token takes with drafts: below 1 if they pay off."""
         if not self._behaviour.draft_tokens:
             return 1.0
         return self._behaviour.draft_step / (1 + self._behaviour.draft_accepted)
 
     def _factor(self, what: object, relative_sd: float) -> float:
-        """Log-normal with mean 1 and this standard deviation."""
+        """Return a log-normal factor with mean 1 and this standard deviation."""
         if relative_sd == 0:
-            return 1.0  # what the draw would give, without seeding a generator for each request
+            return 1.0  # the same value as a draw, without seeding a generator for each request
         variance = math.log1p(relative_sd**2)
-        return random.Random(f"{self._behaviour.seed}/{what}").lognormvariate(
-            -variance / 2, math.sqrt(variance)
-        )
+        generator = random.Random(f"{self._behaviour.seed}/{what}")
+        return generator.lognormvariate(-variance / 2, math.sqrt(variance))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """One answer: `piece` so many times, then `last`; each at a due time of its own, `head` with the first of them.
+    """One answer: `piece` several times, then `last`, each at its own due time.
 
-    The first is due `ttft_s` after the request was received, the others `tpot_s` apart.
+    `head` leaves with the first. It is due `ttft_s` after the request was received, and the others
+    follow `tpot_s` apart.
     """
 
     ttft_s: float
@@ -126,7 +124,7 @@ class Answers:
         behaviour: NullBehaviour,
         take_truth: Callable[[], Mapping[str, float | None]],
     ) -> None:
-        self._authorization = f"Bearer {key}" if key else None  # without a key it asks for none
+        self._authorization = f"Bearer {key}" if key else None  # without a key it needs none
         self._behaviour = behaviour
         self._schedule = AnswerPlan(behaviour)
         self._take_truth = take_truth
@@ -138,91 +136,81 @@ class Answers:
     ) -> bytes | StreamPlan:
         match method, path:
             case "GET", "/health":
-                return _reply(503 if self._behaviour.fail == "never_ready" else 200, {})
-            case "GET", "/truth" | "/metrics":
-                return (
-                    self._counters()
-                    if path == "/metrics"
-                    else _reply(200, dict(self._take_truth()))
-                )
+                status = 503 if self._behaviour.fail == "never_ready" else 200
+                return _reply(status, {})
+            case "GET", "/truth":
+                message: dict[str, Any] = dict(self._take_truth())
+            case "GET", "/metrics":
+                return self._counters()
             case ("GET", "/v1/models") | ("POST", "/v1/completions" | "/v1/chat/completions"):
-                if self._authorization is not None and authorization != self._authorization:
+                if self._authorization not in (None, authorization):
                     return _reply(401, _error("the key is missing or wrong"))
-                if method == "GET":
-                    return _reply(
-                        200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
-                    )
-                return self._stream(body, chat=path == "/v1/chat/completions")
+                if method == "POST":
+                    return self._stream(body, chat=path == "/v1/chat/completions")
+                message = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
             case _:
                 return _reply(404, _error(f"there is no {method} {path}"))
+        return _reply(200, message)
 
     def _stream(self, body: bytes, *, chat: bool) -> bytes | StreamPlan:
         try:
-            prompt_tokens, asked = _read(json.loads(body), chat=chat)
+            prompt_tokens, requested = _read(json.loads(body), chat=chat)
         except (ValueError, KeyError, TypeError) as problem:
-            return _reply(
-                400,
-                _error(f"not a streaming completion of token ids, text or messages: {problem!r}"),
-            )
+            message = f"not a streaming completion of token ids, text or messages: {problem!r}"
+            return _reply(400, _error(message))
         self._requests += 1
         fail = self._behaviour.fail
-        tokens = asked // 2 if fail in ("short", "hang", "disconnect") else asked
-        events = _Events(f"{'chatcmpl' if chat else 'cmpl'}-{self._requests}", chat=chat)
+        tokens = requested // 2 if fail in ("short", "hang", "disconnect") else requested
+        events = _Events(self._requests, chat=chat)
         ttft_s, tpot_s = self._schedule.request(self._requests)
         if self._behaviour.draft_tokens:
-            self._drafts += max(tokens - 1, 0) / (
-                1 + self._behaviour.draft_accepted
-            )  # the first token needs none
+            steps = max(tokens - 1, 0)  # the first token needs no draft
+            self._drafts += steps / (1 + self._behaviour.draft_accepted)
         if fail in ("hang", "disconnect"):
             ending: Ending = "hang" if fail == "hang" else "close"
             return StreamPlan(ttft_s, tpot_s, STREAM_HEAD, events.token(None), tokens, b"", ending)
-        # The last token leaves with usage and the end.
-        last = events.token("stop" if fail == "short" else "length") if tokens else b""
+        # The last token leaves together with usage and the end.
+        last = b""
+        if tokens:
+            finish_reason = "stop" if fail == "short" else "length"
+            last = events.token(finish_reason)
         last += events.usage(prompt_tokens, tokens) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
         return StreamPlan(
             ttft_s, tpot_s, STREAM_HEAD, events.token(None), max(tokens - 1, 0), last, "keep"
         )
 
     def _counters(self) -> bytes:
-        each = (1.0, self._behaviour.draft_tokens, self._behaviour.draft_accepted)
-        lines = [
-            f"# TYPE {name} counter\n{name} {self._drafts * per_draft}\n"
-            for name, per_draft in zip(DRAFT_COUNTERS.values(), each, strict=True)
-        ]
-        return _answer(200, "text/plain", "".join(lines).encode())
+        per_draft = (1.0, self._behaviour.draft_tokens, self._behaviour.draft_accepted)
+        text = ""
+        for name, count in zip(DRAFT_COUNTERS.values(), per_draft, strict=True):
+            text += f"# TYPE {name} counter\n{name} {self._drafts * count}\n"
+        return _answer(200, "text/plain", text.encode())
 
 
 class _Events:
-    """The server-sent events of one answer, each in a chunk of its own."""
+    """The server-sent events of one answer, each in its own chunk."""
 
-    def __init__(self, name: str, *, chat: bool) -> None:
-        self._chat = chat
-        self._head = {
-            "id": name,
-            "object": "chat.completion.chunk" if chat else "text_completion",
-            "created": 0,
-            "model": MODEL,
-        }
+    def __init__(self, number: int, *, chat: bool) -> None:
+        self._content: dict[str, Any] = {"text": " null"}
+        kind = "text_completion"
+        name = "cmpl"
+        if chat:
+            self._content = {"delta": {"role": "assistant", "content": " null"}}
+            kind = "chat.completion.chunk"
+            name = "chatcmpl"
+        self._head = {"id": f"{name}-{number}", "object": kind, "created": 0, "model": MODEL}
 
     def token(self, finish_reason: str | None) -> bytes:
-        text = (
-            {"delta": {"role": "assistant", "content": " null"}}
-            if self._chat
-            else {"text": " null"}
-        )
-        return self._event(
-            [{"index": 0, **text, "logprobs": None, "finish_reason": finish_reason}], None
-        )
+        choice = {"index": 0, **self._content, "logprobs": None, "finish_reason": finish_reason}
+        return self._event([choice], None)
 
     def usage(self, prompt_tokens: int, tokens: int) -> bytes:
-        return self._event(
-            [],
-            {
-                "prompt_tokens": prompt_tokens,
-                "completion_tokens": tokens,
-                "total_tokens": prompt_tokens + tokens,
-            },
-        )
+        counts = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": tokens,
+            "total_tokens": prompt_tokens + tokens,
+        }
+        return self._event([], counts)
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, int] | None) -> bytes:
         message = {**self._head, "choices": choices, "usage": usage}
@@ -230,14 +218,17 @@ class _Events:
 
 
 def _read(request: dict[str, Any], *, chat: bool) -> tuple[int, int]:
-    """Prompt tokens (of text: words) and the asked number of tokens; raises ValueError, KeyError or TypeError."""
-    streams = request["stream"]  # first of all: where the body is no object this says so
-    asked = int(request.get("max_completion_tokens") or request["max_tokens"])
-    if not streams or asked < 1:
+    """Return the number of prompt tokens (of words in a text) and of requested tokens.
+
+    Raise ValueError, KeyError or TypeError.
+    """
+    streams = request["stream"]  # first, since it fails if the body is not an object
+    requested = int(request.get("max_completion_tokens") or request["max_tokens"])
+    if not streams or requested < 1:
         raise ValueError("this server only streams, and at least one token")
     if chat:
-        return sum(_count(message["content"]) for message in request["messages"]), asked
-    return _count(request["prompt"]), asked
+        return sum(_count(message["content"]) for message in request["messages"]), requested
+    return _count(request["prompt"]), requested
 
 
 def _count(content: str | list[Any]) -> int:
@@ -253,8 +244,11 @@ def _reply(status: int, message: dict[str, Any]) -> bytes:
 
 
 def _answer(status: int, kind: str, body: bytes) -> bytes:
-    head = f"HTTP/1.1 {status} {REASONS[status]}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
-    return head.encode() + b"\r\n\r\n" + body
+    head = (
+        f"HTTP/1.1 {status} {REASONS[status]}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def _chunk(data: bytes) -> bytes:
@@ -263,8 +257,10 @@ def _chunk(data: bytes) -> bytes:
 
 KEY_VARIABLE = "BITBENCH_NULL_KEY"
 
-# Memory grows by 400 MB/s: quick enough for a test, slow enough for a watcher that looks ten times a second.
-MEMORY_STEP_BYTES, MEMORY_PAUSE_S = 8_000_000, 0.02
+# Memory grows by 400 MB/s: quick enough for a test, slow enough for a watcher that polls ten times
+# a second.
+MEMORY_STEP_BYTES = 8_000_000
+MEMORY_PAUSE_S = 0.02
 
 
 def _make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
@@ -286,16 +282,16 @@ def _make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
 
 
 def _fill_memory(megabytes: int) -> list[bytes]:
-    """Grow like an engine that loads a model of this size; serves nothing meanwhile."""
+    """Allocate memory like an engine that loads a model of this size. Nothing is served yet."""
     held = []
     for _ in range(0, megabytes * 1_000_000, MEMORY_STEP_BYTES):
-        held.append(os.urandom(1) * MEMORY_STEP_BYTES)  # written to, so that it is really there
+        held.append(os.urandom(1) * MEMORY_STEP_BYTES)  # written to, so that it is really used
         time.sleep(MEMORY_PAUSE_S)
     return held
 
 
 def _start_children(count: int) -> None:
-    """Like the workers of a real engine: each has left our session, and its parent has ended."""
+    """Start processes like a real engine's workers: outside our session, with a dead parent."""
     for _ in range(count):
         if os.fork() == 0:
             os.setsid()

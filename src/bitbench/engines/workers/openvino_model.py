@@ -1,8 +1,8 @@
-"""A model in OpenVINO: how it is loaded, how it generates, and what it says about itself.
+"""A model in OpenVINO: loading, generation, scoring and its facts.
 
-A part of `openvino_server.py`, loaded by path in its environment; imports nothing of ours. Requests are computed by
-GenAI's ContinuousBatchingPipeline. It gives no distributions over tokens, so texts are scored by OpenVINO's runtime on
-the same file and with the same properties, in one pass each.
+A part of `openvino_server.py`, loaded by path in its environment. It imports nothing of ours.
+GenAI's ContinuousBatchingPipeline computes the requests. It gives no distributions over tokens, so
+OpenVINO's runtime scores texts, with the same file and properties, in one pass each.
 """
 
 import argparse
@@ -26,21 +26,20 @@ RESOLVED = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "INFERENCE_NUM_THR
 BLOCK = 32  # tokens of a block of the KV cache on a CPU
 DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 RUNNING = openvino_genai.GenerationStatus.RUNNING
-ROWS_AT_ONCE = 256  # of the logits, in 64 bits: a vocabulary of 128,000 then takes 262 MB
+ROWS_AT_ONCE = 256  # rows of logits, in 64 bits: 262 MB for a vocabulary of 128,000
 
 
 class OpenvinoModel:
-    """The loaded model and what it says about itself."""
+    """The loaded model and its facts."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._folder: Path = arguments.model
         self._properties = _properties_of(arguments)
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = arguments.concurrency
-        # Room for every request at its full length, so that none waits for another's cache.
-        scheduler.num_kv_blocks = arguments.concurrency * (
-            math.ceil(arguments.context_tokens / BLOCK) + 1
-        )
+        # Blocks for every request at its full length, so that none waits for another's cache.
+        blocks_per_request = math.ceil(arguments.context_tokens / BLOCK) + 1
+        scheduler.num_kv_blocks = arguments.concurrency * blocks_per_request
         scheduler.enable_prefix_caching = False
         self._batched_tokens: int = scheduler.max_num_batched_tokens
         self._blocks: int = scheduler.num_kv_blocks
@@ -56,15 +55,15 @@ class OpenvinoModel:
         config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
         self.context_tokens: int | None = config.get("max_position_embeddings")
         self._eos = _end_tokens(self._folder)
-        self.write(
-            [self._eos[0] if self._eos else 0], 1, [], ignore_eos=True
-        )  # sets the KV cache aside
+        # Generate one token, so that the KV cache is allocated.
+        first_token = self._eos[0] if self._eos else 0
+        self.write([first_token], 1, [], ignore_eos=True)
 
     def begin(self, job: Job) -> None:
         self._streams.append((job, self._add(job.prompt, job.max_tokens, ignore_eos=True)))
 
     def step(self) -> None:
-        """One token for each request that is past its prompt, sent at once."""
+        """Compute one token for each request that is past its prompt, and send it at once."""
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         for job, handle in self._streams:
@@ -74,15 +73,16 @@ class OpenvinoModel:
                 handle.cancel()
                 job.done.set()
             elif not job.done.is_set() and handle.get_status() != RUNNING:
+                status = _request_status(handle)
                 raise RuntimeError(
-                    f"a request ended after {job.count} of {job.max_tokens} tokens: {_request_status(handle)}"
+                    f"a request ended after {job.count} of {job.max_tokens} tokens: {status}"
                 )
         self._streams = [(job, handle) for job, handle in self._streams if not job.done.is_set()]
 
     def write(
         self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool
     ) -> list[int]:
-        """As `completion_server.WholeModel` says; the streams that are there go on meanwhile."""
+        """Generate tokens as `completion_server.WholeModel` describes, while streams continue."""
         handle = self._add(prompt, max_tokens, ignore_eos=ignore_eos)
         tokens: list[int] = []
         while handle.get_status() == RUNNING:
@@ -99,27 +99,22 @@ class OpenvinoModel:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=skip_special))
 
     def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
-        """As `completion_server.WholeModel` says."""
+        """Score a text as `completion_server.WholeModel` describes."""
         if self._scorer is None:
-            self._scorer = openvino.Core().compile_model(
-                str(self._folder / IR), "CPU", self._properties
-            )
-        logits = self._scorer.create_infer_request().infer(_decoder_inputs(self._scorer, prompt))[
-            0
-        ][0]
+            path = str(self._folder / IR)
+            self._scorer = openvino.Core().compile_model(path, "CPU", self._properties)
+        request = self._scorer.create_infer_request()
+        logits = request.infer(_decoder_inputs(self._scorer, prompt))[0][0]
         following = [*prompt[1:], int(logits[-1].argmax())]
-        places: list[dict[int, float]] = []
+        distributions: list[dict[int, float]] = []
         for first in range(0, len(prompt), ROWS_AT_ONCE):
             rows = _log_softmax(logits[first : first + ROWS_AT_ONCE])
             for row, token in zip(rows, following[first : first + ROWS_AT_ONCE], strict=True):
                 best = np.argsort(-row, kind="stable")[:top].tolist()
-                places.append(
-                    {
-                        **{candidate: float(row[candidate]) for candidate in best},
-                        token: float(row[token]),
-                    }
-                )
-        return places
+                logprobs = {candidate: float(row[candidate]) for candidate in best}
+                logprobs[token] = float(row[token])
+                distributions.append(logprobs)
+        return distributions
 
     def facts(self) -> dict[str, Any]:
         settings = resolved_openvino_properties(self._properties)
@@ -138,8 +133,10 @@ class OpenvinoModel:
             "weight_load_s": round(self._load_s, 3),
             "prefix_caching": False,
             "notes": [
-                f"computes in {settings['INFERENCE_PRECISION_HINT']}, KV cache {settings['KV_CACHE_PRECISION']}, "
-                f"{settings['INFERENCE_NUM_THREADS']} threads, at most {self._batched_tokens} tokens in a step",
+                f"computes in {settings['INFERENCE_PRECISION_HINT']}, "
+                f"KV cache {settings['KV_CACHE_PRECISION']}, "
+                f"{settings['INFERENCE_NUM_THREADS']} threads, "
+                f"at most {self._batched_tokens} tokens in a step",
             ],
         }
 
@@ -155,30 +152,30 @@ class OpenvinoModel:
 
 
 def _properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Of OpenVINO's CPU plugin; what is not asked for is its own choice."""
-    asked = {
+    """Return properties for OpenVINO's CPU plugin. Unset options keep its defaults."""
+    properties = {
         "INFERENCE_PRECISION_HINT": DTYPES.get(arguments.dtype),
         "INFERENCE_NUM_THREADS": arguments.threads,
         "KV_CACHE_PRECISION": arguments.kv_cache_precision,
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in properties.items() if value is not None}
 
 
 def _decoder_inputs(compiled: Any, prompt: list[int]) -> dict[str, Any]:
-    """The inputs of a stateful decoder for one prompt and no past."""
+    """Return the inputs of a stateful decoder for one prompt and no past."""
     ids = np.array([prompt], dtype=np.int64)
-    known = {
+    values = {
         "input_ids": ids,
         "attention_mask": np.ones_like(ids),
         "position_ids": np.arange(len(prompt), dtype=np.int64)[None],
         "beam_idx": np.zeros(1, dtype=np.int32),
     }
-    wanted = {name.get_any_name() for name in compiled.inputs}
-    return {name: value for name, value in known.items() if name in wanted}
+    names = {name.get_any_name() for name in compiled.inputs}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def resolved_openvino_properties(properties: dict[str, Any]) -> dict[str, str]:
-    """What the plugin makes of these properties on this processor, told by a model that does nothing."""
+    """Return the properties that the plugin really uses on this processor, from an empty model."""
     inlet = opset13.parameter([1], np.float32)
     nothing = openvino.Model([opset13.relu(inlet)], [inlet], "nothing")
     compiled = openvino.Core().compile_model(nothing, "CPU", properties)
@@ -186,34 +183,36 @@ def resolved_openvino_properties(properties: dict[str, Any]) -> dict[str, str]:
 
 
 def _shown_property(value: Any) -> str:
-    """Types of numbers as OpenVINO spells them in its documents: bf16."""
+    """Return a property as text. Types of numbers are as in OpenVINO's documents: bf16."""
     return str(value.get_type_name()) if isinstance(value, openvino.Type) else str(value)
 
 
 def _openvino_version(package: Any) -> str:
-    """2026.4.1 of 2026.4.1-22982-e213a147257-releases/2026/4."""
+    """Return 2026.4.1 from 2026.4.1-22982-e213a147257-releases/2026/4."""
     return str(package.get_version()).partition("-")[0]
 
 
 def _end_tokens(folder: Path) -> list[int]:
     file = folder / "generation_config.json"
-    found = (
-        json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.exists() else None
-    )
-    return found if isinstance(found, list) else [] if found is None else [found]
+    if not file.exists():
+        return []
+    ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+    if ids is None:
+        return []
+    return ids if isinstance(ids, list) else [ids]
 
 
 def _read_openvino_tokens(handle: Any) -> list[int]:
-    """The tokens that came since the last call."""
-    return (
-        [token for output in handle.read().values() for token in output.generated_ids]
-        if handle.can_read()
-        else []
-    )
+    """Return the tokens that came since the last call."""
+    tokens: list[int] = []
+    if handle.can_read():
+        for output in handle.read().values():
+            tokens += output.generated_ids
+    return tokens
 
 
 def _request_status(handle: Any) -> str:
-    """IGNORED: the request does not fit into the KV cache."""
+    """Return a request's status. IGNORED means that it does not fit into the KV cache."""
     return str(handle.get_status()).rpartition(".")[2]
 
 

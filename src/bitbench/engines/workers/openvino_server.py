@@ -1,7 +1,8 @@
-"""A small OpenAI-style server over OpenVINO GenAI's continuous batching, for measuring it: one event per token.
+"""A small OpenAI-style server over OpenVINO GenAI, for measuring it: one event per token.
 
-Run by path in the openvino environment; imports nothing of ours. One thread makes step after step for all requests that
-are there, in `openvino_model.py`, and writes each token to its stream at once; the HTTP side is `completion_server.py`.
+Run by path in the openvino environment. It imports nothing of ours. One thread computes the steps
+of all current requests, in `openvino_model.py`, and sends each token at once. The HTTP part is
+`completion_server.py`.
 """
 
 import argparse
@@ -13,22 +14,25 @@ import threading
 from pathlib import Path
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parent)
-)  # run in isolated mode, python does not look beside the script
-from completion_server import (
+# In isolated mode, Python does not search the script's folder.
+sys.path.append(str(Path(__file__).parent))
+from completion_server import (  # type: ignore[import-not-found]
     CompletionServer,
     WholeJob,
     answer_whole_completion,
     end_completion_server,
-)  # type: ignore[import-not-found]
+)
 from openvino_model import OpenvinoModel  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
 
 
 def serve_openvino(model: OpenvinoModel, jobs: "queue.SimpleQueue[Any]") -> None:
-    """Steps for ever. After an error the state of the pipeline is unknown, so the process ends with it in its log."""
+    """Compute steps for ever.
+
+    After an error the pipeline's state is unknown. The process then ends, with the error in its
+    log.
+    """
     taken: list[Any] = []
     while True:
         try:
@@ -50,13 +54,13 @@ def _take_job(job: Any, model: OpenvinoModel) -> None:
 
 
 def _arrived_jobs(jobs: "queue.SimpleQueue[Any]", *, wait: bool) -> list[Any]:
-    """All that came; where nothing else is to be done, the next one is waited for."""
-    found = [jobs.get()] if wait else []
+    """Return all jobs that arrived. With `wait`, wait for the first of them."""
+    arrived = [jobs.get()] if wait else []
     while True:
         try:
-            found.append(jobs.get_nowait())
+            arrived.append(jobs.get_nowait())
         except queue.Empty:
-            return found
+            return arrived
 
 
 def main() -> None:
@@ -71,9 +75,8 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         model = OpenvinoModel(arguments)
-    except (
-        RuntimeError
-    ) as error:  # of OpenVINO, over several lines; the last of a log is read for the reason
+    except RuntimeError as error:
+        # OpenVINO's messages have several lines, but the end of a log must contain the reason.
         print(f"RuntimeError: {' '.join(str(error).split())}", flush=True)
         sys.exit(1)
     server = CompletionServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)

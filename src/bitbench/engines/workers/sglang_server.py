@@ -1,13 +1,15 @@
-"""Starts SGLang's server, in the environment of SGLang: python sglang_server.py ARGUMENTS-OF-sglang-serve.
+"""Start SGLang's server, in its environment: python sglang_server.py ARGUMENTS-OF-sglang-serve.
 
-Where torch is built without CUDA, two packages that SGLang imports could not be: the compiled operators of torchvision,
-two of which are declared here without code, and SGLang's own kernels (`sgl_kernel`), in whose place a module without
-kernels stands if no build for this processor is installed. SGLang then computes with torch.
+With a torch built without CUDA, two packages cannot be imported as they are. For torchvision, two
+compiled operators are declared here without code. For SGLang's own kernels (`sgl_kernel`), a module
+without kernels takes their place unless a build for this processor is installed. SGLang then
+computes with torch.
 
-The key comes in BITBENCH_API_KEY. SGLang writes all its arguments to its log, and opens the port over which its
-processes find each other on every interface: both are prevented here.
+The key comes in BITBENCH_API_KEY. SGLang writes all its arguments to its log, and opens the port
+through which its processes find each other on every interface. This file prevents both.
 
-SGLang's processes are spawned, so they run the top of this file, too. It imports nothing of bitbench's.
+SGLang's processes are spawned, so they run the top of this file too. It imports nothing of
+bitbench.
 """
 
 import importlib
@@ -28,14 +30,13 @@ _LOOPBACK = ("127.0.0.1", "localhost")
 _ON_CPU = torch.version.cuda is None and torch.version.hip is None
 _CPU_ARGUMENTS = ("--device=cpu", "--disable-overlap-schedule")
 
-_rendezvous = importlib.import_module(
-    "torch.distributed.rendezvous"
-)  # the package has a function of this name
+# An attribute of the package has the same name: a function.
+_rendezvous = importlib.import_module("torch.distributed.rendezvous")
 _OpenStore = _rendezvous.TCPStore
 
 
 class HiddenKey(str):
-    """A key whose value no log shows that prints what holds it."""
+    """A key whose value does not appear in a log of the object that contains it."""
 
     __slots__ = ()
 
@@ -44,7 +45,7 @@ class HiddenKey(str):
 
 
 class NoKernels(types.ModuleType):
-    """Takes the place of `sgl_kernel`: every function can be imported, none can be called."""
+    """A substitute for `sgl_kernel`: every function can be imported, but not called."""
 
     __version__ = "0"
 
@@ -63,7 +64,10 @@ class NoKernels(types.ModuleType):
 def _store_on_loopback(
     host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any
 ) -> Any:
-    """torch's TCPStore, which listens on all interfaces unless it is handed a socket that listens already."""
+    """Return a TCPStore of torch that listens on the loopback interface only.
+
+    Without an open socket it would listen on all interfaces.
+    """
     if is_master and host_name in _LOOPBACK:
         options["master_listen_fd"] = socket.create_server((_LOOPBACK[0], port)).detach()
     return _OpenStore(host_name, port, *args, is_master=is_master, **options)
@@ -76,12 +80,12 @@ def main() -> None:
     from sglang.srt.utils import kill_process_tree
     from sglang.version import __version__
 
-    own_kernels = not isinstance(sys.modules.get("sgl_kernel"), NoKernels)
-    print(
-        FACTS + json.dumps({"engine_version": __version__, "own_kernels": own_kernels}), flush=True
-    )
+    has_kernels = not isinstance(sys.modules.get("sgl_kernel"), NoKernels)
+    facts = {"engine_version": __version__, "own_kernels": has_kernels}
+    print(FACTS + json.dumps(facts), flush=True)
     load_plugins()
-    arguments = prepare_server_args([*(_CPU_ARGUMENTS if _ON_CPU else ()), *sys.argv[1:]])
+    defaults = _CPU_ARGUMENTS if _ON_CPU else ()
+    arguments = prepare_server_args([*defaults, *sys.argv[1:]])
     if key := os.environ.get(_KEY_VARIABLE):
         arguments.api_key = HiddenKey(key)
     try:
@@ -93,9 +97,8 @@ def main() -> None:
 _rendezvous.TCPStore = _store_on_loopback  # type: ignore[attr-defined]
 if _ON_CPU:
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
-    declared = torch.library.Library(
-        "torchvision", "DEF"
-    )  # gone from torch as soon as it is collected
+    # It is gone from torch as soon as it is collected, hence the variable.
+    declared = torch.library.Library("torchvision", "DEF")
     for _name in ("nms", "qnms"):
         declared.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     if importlib.util.find_spec("sgl_kernel") is None:

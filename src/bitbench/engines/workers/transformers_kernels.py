@@ -1,13 +1,13 @@
-"""Which kernel each layer of a loaded model really runs on, from a walk over its modules.
+"""The kernel that each layer of a loaded model really runs on, from a walk over its modules.
 
-Imported by path in the transformers environment; imports nothing of ours.
+Imported by path in the transformers environment. It imports nothing of ours.
 """
 
 from collections import Counter
 from typing import Any
 
-# Layers whose class says that they compute on packed weights, and how. Those of other packages than vptq are from
-# their documentation: not yet run on a GPU.
+# Classes of layers that compute on packed weights, with their path. Those of packages other than
+# vptq follow the packages' documentation: not yet run on a GPU.
 _NATIVE_CLASSES = {
     "VQuantLinear": "weight_only",  # vptq: codebooks are looked up inside the product
     "WQLinear_GEMM": "weight_only",
@@ -21,8 +21,8 @@ _VPTQ = "VptqLinear"  # bitbench.features.vptq.linear: with the native kernel it
 
 
 def transformers_kernel_choices(model: Any) -> list[dict[str, Any]]:
-    """As `records.trial.KernelChoice`: layers that are alike are one entry."""
-    counts = Counter(_choice(module) for module in model.modules() if _is_linear(module))
+    """Return the fields of `records.trial.KernelChoice`, once for all layers that are alike."""
+    counts = Counter(map(_choice, filter(_is_linear, model.modules())))
     attention = {
         "kind": "attention",
         "kernel": str(model.config._attn_implementation),
@@ -38,65 +38,69 @@ def transformers_kernel_choices(model: Any) -> list[dict[str, Any]]:
 
 
 def _is_linear(module: Any) -> bool:
-    """torch's own, one that is derived from it, or a replacement of it that says how many features it has."""
+    """Return True for torch's class, a derived one, or a replacement with a number of features."""
     return hasattr(module, "in_features") and hasattr(module, "out_features")
 
 
 def _choice(module: Any) -> tuple[str, str, str | None]:
-    """Kind of layer, kernel, and path as `records.trial.KernelPath` spells it; None where it is unknown."""
-    name, weight = type(module).__name__, getattr(module, "weight", None)
+    """Return kind of layer, kernel, and path as in `records.trial.KernelPath`, or None for it."""
+    name = type(module).__name__
+    weight = getattr(module, "weight", None)
     if name == _VPTQ:
-        return name, module.kind, "weight_only" if weight is None else "dequantized"
-    if name in _NATIVE_CLASSES:
-        return name, f"{type(module).__module__}.{name}", _NATIVE_CLASSES[name]
-    if weight is None:
-        return name, f"{type(module).__module__}.{name}", None
+        path = "weight_only" if weight is None else "dequantized"
+        return name, module.kind, path
+    if name in _NATIVE_CLASSES or weight is None:
+        return name, f"{type(module).__module__}.{name}", _NATIVE_CLASSES.get(name)
     if hasattr(weight, "__tensor_flatten__"):
         return _tensor_choice(weight)
     dense = f"dense {_short(weight.dtype)}"
-    scheme = getattr(module, "quantization_scheme", None)  # compressed-tensors leaves it on a layer
+    # compressed-tensors leaves its scheme on a layer.
+    scheme = getattr(module, "quantization_scheme", None)
     if scheme is not None:
         return _scheme_kind(scheme), f"dequantized to {dense}", "dequantized"
-    return "linear", dense, "dense" if weight.dtype.is_floating_point else None
+    is_float = weight.dtype.is_floating_point
+    return ("linear", dense, "dense") if is_float else ("linear", dense, None)
 
 
 def _tensor_choice(weight: Any) -> tuple[str, str, str | None]:
-    """A tensor of torchao. Rounded activations mean a product of integers; otherwise it goes by the weight's layout.
+    """Return kind, kernel and path for a tensor of torchao.
 
-    Plain int8 weights are cast to the type of the activations before a dense product; packed ones have kernels.
+    Rounded activations mean a product of integers. Otherwise the weight's layout decides: plain
+    int8 weights are cast to the type of the activations before a dense product, and packed ones
+    have kernels.
     """
     stored = _short(transformers_kernel_tensors(weight)[0].dtype)
     rounds = getattr(weight, "act_quant_kwargs", None) is not None
+    activations = "rounded" if rounds else "as they are"
     layout = getattr(weight, "_layout", None) or getattr(weight, "packing_format", None)
-    arranged = f", {layout}" if layout is not None else ""
-    kernel = f"{type(weight).__name__} ({stored}, activations {'rounded' if rounds else 'as they are'}{arranged})"
+    details = f"{stored}, activations {activations}"
+    if layout is not None:
+        details += f", {layout}"
+    path = "weight_only"
     if rounds:
         path = "quantized"
-    else:
-        path = (
-            "dequantized"
-            if stored == "int8" and "Plain" in f"{layout or 'Plain'}"
-            else "weight_only"
-        )
-    return "torchao", kernel, path
+    elif stored == "int8" and (not layout or "Plain" in f"{layout}"):
+        path = "dequantized"
+    return "torchao", f"{type(weight).__name__} ({details})", path
 
 
 def _scheme_kind(scheme: Any) -> str:
-    weights, activations = scheme.weights, scheme.input_activations
-    rounded = f"A{activations.num_bits}" if activations is not None else "A16"
-    return (
-        f"compressed-tensors W{weights.num_bits}{rounded}"
-        if weights is not None
-        else "compressed-tensors"
-    )
+    if scheme.weights is None:
+        return "compressed-tensors"
+    activations = scheme.input_activations
+    activation_bits = activations.num_bits if activations is not None else 16
+    return f"compressed-tensors W{scheme.weights.num_bits}A{activation_bits}"
 
 
 def transformers_kernel_tensors(tensor: Any) -> list[Any]:
-    """The plain tensors that a tensor of torchao consists of; a plain one consists of itself."""
+    """Return the plain tensors in a tensor of torchao, or a list of the tensor if it is plain."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in transformers_kernel_tensors(getattr(tensor, name))]
+    tensors = []
+    for name in names:
+        tensors += transformers_kernel_tensors(getattr(tensor, name))
+    return tensors
 
 
 def _short(dtype: Any) -> str:

@@ -1,6 +1,6 @@
-"""torch's profiler for the transformers server, with each step marked in the trace as vLLM marks its own.
+"""torch's profiler for the transformers server. Each step has a mark in vLLM's format.
 
-Imported by path in the transformers environment; imports nothing of ours.
+Imported by path in the transformers environment. It imports nothing of ours.
 """
 
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class StepProfiler:
-    """To be used by the computing thread alone: torch records the operators of the thread that starts it."""
+    """A profiler for the computing thread, since torch records only the thread that starts it."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -17,19 +17,16 @@ class StepProfiler:
         self._mark: Any = None
 
     def start(self, name: str) -> None:
-        if self._folder is None or self._profile is not None:
-            raise RuntimeError(
-                "profiling was not asked for at the start"
-                if self._folder is None
-                else "it runs already"
-            )
+        if self._folder is None:
+            raise RuntimeError("profiling was not asked for at the start")
+        if self._profile is not None:
+            raise RuntimeError("it runs already")
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        activities = [
-            ProfilerActivity.CPU,
-            *([ProfilerActivity.CUDA] if torch.cuda.is_available() else []),
-        ]
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
         self._name = name
         self._profile = profile(activities=activities, profile_memory=True)
         self._profile.start()
@@ -43,7 +40,7 @@ class StepProfiler:
         self._profile = None
 
     def begin_step(self, *, prompts: int = 0, prompt_tokens: int = 0, sequences: int = 0) -> None:
-        """Ends the step before it."""
+        """End the step before, and mark the beginning of a step in the trace."""
         if self._profile is None:
             return
         from torch.profiler import record_function

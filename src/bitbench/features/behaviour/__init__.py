@@ -1,4 +1,4 @@
-"""Whether a quantized variant still behaves as its model: parts of the report of any study that measures quality."""
+"""The parts of a quality report on whether a quantized variant still behaves like its model."""
 
 from bitbench.feature import Feature, ReportPart, ReportPlace
 

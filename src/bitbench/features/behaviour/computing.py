@@ -1,16 +1,19 @@
-"""Whether a variant is equivalent to its baseline within a margin, and how many of its conversations stay sound.
+"""Decide whether a variant is equivalent to its baseline, and whether its conversations stay valid.
 
-The **noise floor** is the divergence of a baseline from itself on the same engine when only what should not matter is
-changed: another start. Without one it counts as 0, which makes a variant look worse and never better.
+The **noise floor** is the divergence of a baseline from itself in another start on the same
+engine. Nothing that should matter is changed. Without a floor it counts as 0, which makes a
+variant look worse and never better.
 
-A variant is *equivalent* if its divergence exceeds the floor by less than the study's margin, with the study's
-confidence and whatever the missing probability mass may add: the upper bound of the variant less the lower bound of
-the floor, window by window, has an upper end below the margin. It is *different* if the lower bound less the upper
-bound of the floor has a lower end beyond it. Otherwise it is *inconclusive*, for lack of text or of mass.
+A variant is *equivalent* if its divergence exceeds the floor by less than the study's margin. This
+holds with the study's confidence and for any missing probability mass. The test takes the upper
+bound of the variant less the lower bound of the floor, by window. Its upper end must be below the
+margin. A variant is *different* if its lower bound less the upper bound of the floor has a lower
+end above the margin. Otherwise it is *inconclusive*, because text or mass is missing.
 
-A conversation breaks at its first answer with a fault. All configs are asked the same prompts in every turn. The
-unquantized model breaks some conversations, too: the exact test of pairs (McNemar) compares which conversations break
-on one side alone, corrected for all variants of the study (Holm).
+A conversation breaks at its first answer with a fault. All configs get the same prompts in every
+turn. The unquantized model also breaks some conversations. The exact test of pairs (McNemar)
+compares which conversations break on one side alone. It is corrected for all variants of the study
+(Holm).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,26 +59,29 @@ from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
 
 
-def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
-    """None where a study has no noise floor."""
-    known = _Known(of)
-    floors = known.floors()
+def summarize_behaviour(records: StudyRecords) -> Behaviour | None:
+    """Return floors and equivalence, or None if the study has no noise floor."""
+    scored = _Known(records)
+    floors = scored.floors()
     if not floors:
         return None
     return Behaviour(
-        floors=tuple(floor.shown for floor in floors), equivalence=dict(known.equivalences(floors))
+        floors=tuple(floor.noise for floor in floors), equivalence=dict(scored.equivalences(floors))
     )
 
 
-def _measured_under(condition: Condition, of: StudyRecords) -> dict[Config, QualityRecord]:
-    """The last measurement of each config that succeeded."""
-    fine = (record for record in of.quality if record.outcome is Outcome.OK)
-    return {record.config: record for record in fine if record.condition is condition}
+def _measured_under(condition: Condition, records: StudyRecords) -> dict[Config, QualityRecord]:
+    """Return the last successful measurement of each config."""
+    last = {}
+    for record in records.quality:
+        if record.outcome is Outcome.OK and record.condition is condition:
+            last[record.config] = record
+    return last
 
 
 @dataclass(frozen=True)
 class _WindowDivergence:
-    """Both bounds of a divergence in each window that it was measured in."""
+    """The lower and upper bound of a divergence in each measured window."""
 
     windows: Integers
     lower: Floats
@@ -89,15 +95,13 @@ class _WindowDivergence:
             window_means(window, tokens.upper),
         )
 
-    def beyond(self, floor: "_WindowDivergence | None") -> "_WindowDivergence":
-        """Return what exceeds a floor; its own mean stands for windows that it lacks."""
-        if floor is None:
-            return self
+    def beyond(self, floor: "_WindowDivergence") -> "_WindowDivergence":
+        """Return the excess over a floor. Windows that the floor lacks get its mean."""
         least = np.full(len(self.windows), floor.lower.mean())
         most = np.full(len(self.windows), floor.upper.mean())
-        own = np.isin(self.windows, floor.windows)
-        least[own] = floor.lower
-        most[own] = floor.upper
+        in_floor = np.isin(self.windows, floor.windows)
+        least[in_floor] = floor.lower
+        most[in_floor] = floor.upper
         return _WindowDivergence(self.windows, self.lower - most, self.upper - least)
 
     def estimate(self, confidence: float, least_value: float = 0.0) -> Estimate:
@@ -106,163 +110,177 @@ class _WindowDivergence:
 
 @dataclass(frozen=True)
 class _Floor:
-    shown: NoiseFloor
+    """A noise floor with its values by window."""
+
+    noise: NoiseFloor
     by_window: _WindowDivergence
 
 
 class _Known:
-    """What was measured well enough to be compared, by config."""
+    """The measurements of a study that can be compared, by config."""
 
-    def __init__(self, of: StudyRecords) -> None:
-        self._plan: Plan = of.plan
-        self._confidence = of.plan.study.measure.confidence
-        self._alone = _measured_under(Condition.ALONE, of)
-        self._restarted = _measured_under(Condition.RESTARTED, of)
+    def __init__(self, records: StudyRecords) -> None:
+        self._plan: Plan = records.plan
+        self._confidence = records.plan.study.measure.confidence
+        self._alone = _measured_under(Condition.ALONE, records)
+        self._restarted = _measured_under(Condition.RESTARTED, records)
+        by_id = {record.id: record for record in records.quality}
         self._scores: Callable[[str], Scores] = cache(
-            lambda record_id: short_quality_scores(of, by_id[record_id])
+            lambda record_id: short_quality_scores(records, by_id[record_id])
         )
-        by_id = {record.id: record for record in of.quality}
 
     def floors(self) -> list[_Floor]:
-        found = [self._floor(config) for config in self._alone if config in self._restarted]
-        return [floor for floor in found if floor is not None]
+        """Return the noise floor of each config that was restarted."""
+        floors = []
+        for config, record in self._alone.items():
+            if config not in self._restarted:
+                continue
+            divergence = self._divergence(record, self._restarted[config])
+            if divergence is not None:
+                estimate = divergence.estimate(self._confidence)
+                noise = NoiseFloor(config=config, divergence=estimate)
+                floors.append(_Floor(noise, divergence))
+        return floors
 
-    def equivalences(self, floors: list[_Floor]) -> Iterator[tuple[str, Equivalence]]:
-        """Yield the verdict of each quantized variant; none in a study without any floor."""
-        quality = self._plan.study.quality or Quality()
+    def equivalences(self, floors: Sequence[_Floor]) -> Iterator[tuple[str, Equivalence]]:
+        """Yield each quantized variant with its verdict."""
+        margin = (self._plan.study.quality or Quality()).equivalence_margin
         for config, baseline in self._quantized():
-            found = self._divergence(self._alone[baseline], self._alone[config]) if floors else None
-            if found is None:
+            divergence = self._divergence(self._alone[baseline], self._alone[config])
+            if divergence is None:
                 continue
             floor = _own_floor(baseline, floors)
-            excess = found.beyond(floor.by_window if floor else None).estimate(
-                self._confidence, -inf
+            noise = None
+            if floor is not None:
+                noise = floor.noise
+                divergence = divergence.beyond(floor.by_window)
+            excess = divergence.estimate(self._confidence, -inf)
+            verdict = _verdict(excess, margin)
+            equivalence = Equivalence(
+                baseline=baseline,
+                floor=noise,
+                excess=excess,
+                verdict=verdict,
+                lacks_mass=verdict == "inconclusive" and lacks_mass(excess, margin),
             )
-            verdict = _verdict(excess, quality.equivalence_margin)
-            yield (
-                config.name,
-                Equivalence(
-                    baseline=baseline,
-                    floor=floor.shown if floor else None,
-                    excess=excess,
-                    verdict=verdict,
-                    lacks_mass=verdict == "inconclusive"
-                    and lacks_mass(excess, quality.equivalence_margin),
-                ),
-            )
+            yield config.name, equivalence
 
     def _quantized(self) -> Iterator[tuple[Config, Config]]:
-        """Each with its baseline, in the order of the plan."""
+        """Yield each compared config with its baseline, in the order of the plan."""
         for config in self._plan.quality:
             baseline = quality_baseline(config, self._plan)
-            if baseline not in (None, config) and config in self._alone and baseline in self._alone:
+            if baseline is None or baseline == config:
+                continue
+            if config in self._alone and baseline in self._alone:
                 yield config, baseline
 
-    def _floor(self, config: Config) -> _Floor | None:
-        found = self._divergence(self._alone[config], self._restarted[config])
-        if found is None:
+    def _divergence(self, before: QualityRecord, after: QualityRecord) -> _WindowDivergence | None:
+        """Return the divergence in the windows of `after`, or None if they cannot be compared."""
+        if not same_text(before, after):
             return None
-        return _Floor(NoiseFloor(config=config, divergence=found.estimate(self._confidence)), found)
-
-    def _divergence(self, own: QualityRecord, other: QualityRecord) -> _WindowDivergence | None:
-        """Return it in the windows of the second; None where they cannot be compared."""
-        if not same_text(own, other):
+        changed = self._scores(after.id)
+        original = self._scores(before.id).among(np.unique(changed.window))
+        if not (original.is_finite and changed.is_finite):
             return None
-        changed = self._scores(other.id)
-        first = self._scores(own.id).among(np.unique(changed.window))
-        if not (first.is_finite and changed.is_finite):
-            return None
-        return _WindowDivergence.of(first.window, bound_divergence(first, changed))
+        return _WindowDivergence.of(original.window, bound_divergence(original, changed))
 
 
 def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
-    """Return the one floor that counts: the baseline's on its own engine; None where none was measured."""
-    return next((floor for floor in floors if floor.shown.config == baseline), None)
+    """Return the floor of the baseline on its own engine, or None if it was not measured."""
+    return next((floor for floor in floors if floor.noise.config == baseline), None)
 
 
 def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
-    words: dict[Verdict, EquivalenceVerdict] = {
+    verdicts: dict[Verdict, EquivalenceVerdict] = {
         Verdict.MET: "equivalent",
         Verdict.MISSED: "different",
     }
-    return words.get(check_against_limit(excess, margin), "inconclusive")
+    return verdicts.get(check_against_limit(excess, margin), "inconclusive")
 
 
-FEWEST = 8  # conversations; fewer tell nothing
-# Of the baseline's conversations, valid to the end. With 6 of 24 left, a variant that breaks all of them is just told
-# apart (p = 0.03); with fewer, not even that is.
+FEWEST = 8  # conversations: fewer show nothing
+# Share of the baseline's conversations that must be valid to the end. With 6 of 24 valid, a variant
+# that breaks all of them is just significantly different (p = 0.03). With fewer it is not.
 LEAST_VALID = 0.25
 
 Records = Sequence[ConversationRecord]
 
 
-def summarize_turn_behaviour(of: StudyRecords) -> Conversations | None:
-    """None where no config has conversations enough."""
-    known = _measured_under(Condition.ALONE, of)
-    rows = behaviour_over_turns(
-        {config: known[config].conversations for config in of.plan.quality if config in known},
-        of.plan,
-    )
+def summarize_turn_behaviour(records: StudyRecords) -> Conversations | None:
+    """Return the conversations of each config, or None if no config has enough of them."""
+    last = _measured_under(Condition.ALONE, records)
+    conversations = {}
+    for config in records.plan.quality:
+        if config in last:
+            conversations[config] = last[config].conversations
+    rows = behaviour_over_turns(conversations, records.plan)
     return Conversations(rows=rows) if rows else None
 
 
-def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationShare, ...]:
-    """Of those with conversations enough, in the order given."""
-    enough = {config: own for config, own in of.items() if len(own) >= FEWEST}
+def behaviour_over_turns(
+    conversations: Mapping[Config, Records], plan: Plan
+) -> tuple[ConversationShare, ...]:
+    """Return a row for each config with enough conversations, in the given order."""
+    enough: dict[Config, Records] = {}
+    for config, scripts in conversations.items():
+        if len(scripts) >= FEWEST:
+            enough[config] = scripts
     confidence = plan.study.measure.confidence
     baselines = dict(_compared(enough, plan))
-    flips = [
-        _flips(enough[config], enough[baseline], confidence)
-        for config, baseline in baselines.items()
-    ]
-    adjusted = holm([found.p_value for found in flips])
-    against: dict[Config, TurnComparison] = {}
-    for (config, baseline), found, p_value in zip(baselines.items(), flips, adjusted, strict=True):
-        corrected = found.model_copy(update={"p_value": p_value})
-        is_telling = _valid(enough[baseline]) >= LEAST_VALID * len(enough[baseline])
-        verdict = _turn_verdict(corrected, 1 - confidence) if is_telling else "inconclusive"
-        against[config] = TurnComparison(baseline=baseline, flips=corrected, verdict=verdict)
-    return tuple(_share(config, own, against.get(config)) for config, own in enough.items())
+    flips = []
+    for config, baseline in baselines.items():
+        flips.append(_flips(enough[config], enough[baseline], confidence))
+    adjusted = holm([pair.p_value for pair in flips])
+    comparisons: dict[Config, TurnComparison] = {}
+    for (config, baseline), pair, p_value in zip(baselines.items(), flips, adjusted, strict=True):
+        corrected = pair.model_copy(update={"p_value": p_value})
+        verdict: TurnVerdict = "inconclusive"
+        if _valid(enough[baseline]) >= LEAST_VALID * len(enough[baseline]):
+            verdict = _turn_verdict(corrected, 1 - confidence)
+        comparisons[config] = TurnComparison(baseline=baseline, flips=corrected, verdict=verdict)
+    rows = []
+    for config, scripts in enough.items():
+        row = ConversationShare(
+            config=config,
+            turns=max(conversation.turns for conversation in scripts),
+            conversations=len(scripts),
+            valid=_valid(scripts),
+            against=comparisons.get(config),
+        )
+        rows.append(row)
+    return tuple(rows)
 
 
-def _share(config: Config, own: Records, against: TurnComparison | None) -> ConversationShare:
-    return ConversationShare(
-        config=config,
-        turns=max(conversation.turns for conversation in own),
-        conversations=len(own),
-        valid=_valid(own),
-        against=against,
-    )
+def _valid(conversations: Records) -> int:
+    """Count the conversations without a fault."""
+    return sum(conversation.broke_at is None for conversation in conversations)
 
 
-def _valid(own: Records) -> int:
-    """Conversations without a fault."""
-    return sum(conversation.broke_at is None for conversation in own)
-
-
-def _compared(of: Mapping[Config, Records], plan: Plan) -> Iterator[tuple[Config, Config]]:
-    """Each config with the baseline that was asked the same."""
-    for config in of:
+def _compared(
+    conversations: Mapping[Config, Records], plan: Plan
+) -> Iterator[tuple[Config, Config]]:
+    """Yield each config with its baseline, if both had the same conversations."""
+    for config, scripts in conversations.items():
         baseline = quality_baseline(config, plan)
-        if baseline not in (None, config) and baseline in of and _same(of[config], of[baseline]):
+        if baseline is None or baseline == config or baseline not in conversations:
+            continue
+        if _list_scripts(scripts) == _list_scripts(conversations[baseline]):
             yield config, baseline
 
 
-def _flips(own: Records, others: Records, confidence: float) -> TaskFlips:
-    is_valid = {conversation.name: conversation.broke_at is None for conversation in own}
-    lost = sum(other.broke_at is None and not is_valid[other.name] for other in others)
-    gained = sum(other.broke_at is not None and is_valid[other.name] for other in others)
-    return task_flips(lost, gained, len(others), confidence)
+def _list_scripts(conversations: Records) -> set[tuple[str, int]]:
+    return {(conversation.name, conversation.turns) for conversation in conversations}
+
+
+def _flips(conversations: Records, baseline: Records, confidence: float) -> TaskFlips:
+    """Return how many conversations are valid for one of the two alone."""
+    is_valid = {conversation.name: conversation.broke_at is None for conversation in conversations}
+    lost = sum(other.broke_at is None and not is_valid[other.name] for other in baseline)
+    gained = sum(other.broke_at is not None and is_valid[other.name] for other in baseline)
+    return task_flips(lost, gained, len(baseline), confidence)
 
 
 def _turn_verdict(flips: TaskFlips, alpha: float) -> TurnVerdict:
     if flips.p_value >= alpha:
         return "no difference found"
     return "more" if flips.lost > flips.gained else "fewer"
-
-
-def _same(own: Records, other: Records) -> bool:
-    """The same scripts: what is compared conversation by conversation."""
-    return {(script.name, script.turns) for script in own} == {
-        (script.name, script.turns) for script in other
-    }

@@ -1,4 +1,4 @@
-"""Whether a variant is equivalent to its baseline, and how many of its conversations stay sound."""
+"""Results on equivalence to a baseline, and on conversations that stay valid."""
 
 from typing import Literal
 
@@ -9,9 +9,9 @@ from bitbench.study.plan import Config
 
 
 class NoiseFloor(Record):
-    """How far a config is from itself in another start."""
+    """The divergence of a config from itself in another start."""
 
-    config: Config  # a baseline; of other configs, what another start changes
+    config: Config  # the baseline of other configs, or any config that was restarted
     divergence: Estimate
 
 
@@ -19,48 +19,51 @@ EquivalenceVerdict = Literal["equivalent", "different", "inconclusive"]
 
 
 class Equivalence(Record):
-    """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
+    """The comparison of a variant with its baseline.
+
+    A variant is equivalent if its divergence exceeds the noise floor by less than the margin.
+    """
 
     baseline: Config
-    floor: (
-        NoiseFloor | None
-    )  # of the baseline on its own engine; None: not measured, so it counts as 0
-    excess: Estimate  # mean KL divergence beyond the floor, window by window; it covers what missing mass may add
+    # Of the baseline on its own engine. None: not measured, so it counts as 0.
+    floor: NoiseFloor | None
+    # Mean KL divergence beyond the floor, by window. It covers the missing probability mass.
+    excess: Estimate
     verdict: EquivalenceVerdict
-    lacks_mass: bool = (
-        False  # inconclusive for what the servers did not tell; more text would not decide
-    )
+    # Inconclusive because servers did not report enough mass. More text would not decide it.
+    lacks_mass: bool = False
 
 
 TurnVerdict = Literal["more", "fewer", "no difference found", "inconclusive"]
 
 
 class TurnComparison(Record):
-    """Conversations of a variant beside the same ones of its unquantized baseline."""
+    """A comparison of a variant's conversations with the same ones of its unquantized baseline."""
 
     baseline: Config
-    flips: TaskFlips  # lost: broken here alone; the exact p is adjusted for all variants of the study (Holm)
+    # Lost: broken here alone. The exact p is adjusted for all variants of the study (Holm).
+    flips: TaskFlips
     verdict: TurnVerdict  # whether more or fewer conversations break
 
 
 class ConversationShare(Record):
-    """Scripted conversations until the first invalid JSON or tool call."""
+    """The share of scripted conversations without any invalid JSON or tool call."""
 
     config: Config
     turns: int  # of each conversation
     conversations: int
-    valid: int  # of these, to the end
-    against: TurnComparison | None = None  # None: it is the baseline, or has none
+    valid: int  # to the end
+    against: TurnComparison | None = None  # None: it is the baseline, or has no baseline
 
 
 class Behaviour(Record):
-    """What quantization does beyond perplexity; there is at least one floor."""
+    """The effects of quantization beyond perplexity. There is at least one floor."""
 
     floors: tuple[NoiseFloor, ...]
     equivalence: dict[str, Equivalence]  # by the config's name
 
 
 class Conversations(Record):
-    """Of configs with conversations enough; never empty."""
+    """The configs with enough conversations, at least one."""
 
     rows: tuple[ConversationShare, ...]

@@ -1,6 +1,7 @@
-"""Sections and sentences about behaviour: equivalent within a margin or not, and broken conversations."""
+"""Sections and sentences on equivalence within a margin and on broken conversations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.features.behaviour.types import (
@@ -26,136 +27,130 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.labels import Labels
+from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.lead import Lead
 from bitbench.study.plan import Config
 
 NATS = "nats"
+Value = TypeVar("Value")
 JudgedRow = tuple[ConfigQuality, Equivalence]
 
 
-def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
-    """For the answer above all tables: which variants are equivalent to their baseline within the margin."""
+def behaviour_sentences(behaviour: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
+    """Yield sentences for the report's answer: which variants are equivalent to their baseline."""
     labels = Labels.of(summary, MAX_NAME)
-    for baseline, rows in _by_baseline(found, summary).items():
-        of = _named_baseline(summary, baseline, labels)
+    rows_by_baseline = grouped(_judged_rows(behaviour, summary), lambda row: row[1].baseline)
+    for baseline, rows in rows_by_baseline.items():
+        reference = _named_baseline(summary, baseline, labels)
         for verdict, words in (("equivalent", "equivalent"), ("different", "not equivalent")):
-            alike = [row.config for row, judged in rows if judged.verdict == verdict]
-            if alike:
-                names = listing(name_phrases(labels[config] for config in alike))
-                verb = "is" if len(alike) == 1 else "are"
-                yield say("Behaviour: ", names, f" {verb} {words} to ", of, f" {_within(summary)}.")
+            configs = [row.config for row, judged in rows if judged.verdict == verdict]
+            if configs:
+                names = listing(name_phrases(labels[config] for config in configs))
+                claim = f" {_choose_verb(len(configs))} {words} to "
+                yield say("Behaviour: ", names, claim, reference, f" {_within(summary)}.")
         yield from _undecided_sentences(rows, labels)
 
 
-def _undecided_sentences(rows: Sequence[JudgedRow], labels: Labels) -> Iterator[Phrase]:
-    for lacks_mass, lack in ((False, "text"), (True, "probability mass")):
-        alike = [
-            row.config
-            for row, judged in rows
-            if judged.verdict == "inconclusive" and judged.lacks_mass is lacks_mass
-        ]
-        if alike:
-            names = listing(name_phrases(labels[config] for config in alike))
-            yield say("Behaviour: not enough ", lack, " to tell whether ", names, " is equivalent.")
-
-
-def _by_baseline(found: Behaviour, summary: StudySummary) -> dict[Config, list[JudgedRow]]:
-    rows: dict[Config, list[JudgedRow]] = {}
+def _judged_rows(behaviour: Behaviour, summary: StudySummary) -> list[JudgedRow]:
+    """Return the rows of the quality table that have a verdict."""
+    rows = []
     for row in summary.quality:
-        judged = found.equivalence.get(row.name)
+        judged = behaviour.equivalence.get(row.name)
         if judged is not None:
-            rows.setdefault(judged.baseline, []).append((row, judged))
+            rows.append((row, judged))
     return rows
 
 
+def _choose_verb(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _undecided_sentences(rows: Sequence[JudgedRow], labels: Labels) -> Iterator[Phrase]:
+    undecided = [row for row in rows if row[1].verdict == "inconclusive"]
+    for lacks_mass, lack in ((False, "text"), (True, "probability mass")):
+        configs = [row.config for row, judged in undecided if judged.lacks_mass is lacks_mass]
+        if configs:
+            names = listing(name_phrases(labels[config] for config in configs))
+            yield say("Behaviour: not enough ", lack, " to tell whether ", names, " is equivalent.")
+
+
 def _named_baseline(summary: StudySummary, baseline: Config, labels: Labels) -> Phrase:
-    """Return what variants are compared with: only weights without quantization are the unquantized model."""
-    references = {config.config for config in summary.configs if config.is_reference}
-    variants = {variant.variant for variant in references}
-    return (
-        say("the unquantized model")
-        if baseline.variant in variants
-        else say(Name(labels[baseline]))
-    )
+    """Return the name of a baseline. Weights without quantization are the unquantized model."""
+    references = {config.config.variant for config in summary.configs if config.is_reference}
+    if baseline.variant in references:
+        return say("the unquantized model")
+    return say(Name(labels[baseline]))
 
 
 def _within(summary: StudySummary) -> str:
     return f"within the {_margin(summary):g}-nat margin"
 
 
-def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
-    """Answer a study of quality alone; None where nothing was judged."""
-    judged_rows = [
-        (row, found.equivalence[row.name])
-        for row in summary.quality
-        if row.name in found.equivalence
-    ]
-    if not judged_rows:
+def behaviour_lead(behaviour: Behaviour, summary: StudySummary) -> Lead | None:
+    """Return the answer of a study of quality alone, or None if it has no verdict."""
+    rows = _judged_rows(behaviour, summary)
+    if not rows:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    baselines = dict.fromkeys(judged.baseline for _, judged in judged_rows)
-    named = dict.fromkeys(_named_baseline(summary, baseline, labels) for baseline in baselines)
-    of = listing(list(named), "or")
-    alike = [row for row, judged in judged_rows if judged.verdict == "equivalent"]
-    different = sum(judged.verdict == "different" for _, judged in judged_rows)
-    open_ones = len(judged_rows) - len(alike) - different
-    others = [*_different(different), *_open(open_ones)]
-    if not alike:
-        return Lead(
-            say("No variant is shown to be equivalent to ", of, f" {_within(summary)}."),
-            tuple(others),
+    baselines = dict.fromkeys(judged.baseline for _, judged in rows)
+    names = dict.fromkeys(_named_baseline(summary, baseline, labels) for baseline in baselines)
+    reference = listing(list(names), "or")
+    equivalent = [row for row, judged in rows if judged.verdict == "equivalent"]
+    different = sum(judged.verdict == "different" for _, judged in rows)
+    undecided = len(rows) - len(equivalent) - different
+    others = (*_different(different), *_open(undecided))
+    if not equivalent:
+        verdict = say(
+            "No variant is shown to be equivalent to ", reference, f" {_within(summary)}."
         )
-    shown = listing(name_phrases(labels[row.config] for row in alike))
-    verb = "is" if len(alike) == 1 else "are"
-    verdict = say(shown, f" {verb} equivalent to ", of, f" {_within(summary)}.")
-    return Lead(verdict, tuple(others))
+        return Lead(verdict, others)
+    variants = listing(name_phrases(labels[row.config] for row in equivalent))
+    claim = f" {_choose_verb(len(equivalent))} equivalent to "
+    return Lead(say(variants, claim, reference, f" {_within(summary)}."), others)
 
 
 def _different(count: int) -> Iterator[Phrase]:
     if count:
-        verb = "is" if count == 1 else "are"
-        yield say(f"{plural(count, 'variant')} {verb} not equivalent.")
+        yield say(f"{plural(count, 'variant')} {_choose_verb(count)} not equivalent.")
 
 
 def _open(count: int) -> Iterator[Phrase]:
     if count:
-        verb = "is" if count == 1 else "are"
         yield say(
-            f"{plural(count, 'variant')} {verb} inconclusive: not enough text or probability mass to tell."
+            f"{plural(count, 'variant')} {_choose_verb(count)} inconclusive: not enough text or "
+            "probability mass to tell."
         )
 
 
-def behaviour_section(found: Behaviour, summary: StudySummary) -> Section:
-    labels = Labels.of(summary, MAX_NAME)
-    blocks = [*_floors(found), _table(found, summary, labels)]
-    blocks.append(Details("What the figures of behaviour mean", bullets(_definitions(summary))))
-    return Section(say("Behaviour"), tuple(blocks), in_terminal=True)
+def behaviour_section(behaviour: Behaviour, summary: StudySummary) -> Section:
+    """Build the section on equivalence: floors, verdicts and definitions."""
+    blocks: tuple[Block, ...] = (
+        *_floors(behaviour),
+        _table(behaviour, summary),
+        Details("What the figures of behaviour mean", bullets(_definitions(summary))),
+    )
+    return Section(say("Behaviour"), blocks, in_terminal=True)
 
 
 def _margin(summary: StudySummary) -> float:
-    assert summary.study.quality is not None  # nothing was found otherwise
+    assert summary.study.quality is not None  # otherwise there is no equivalence
     return summary.study.quality.equivalence_margin
 
 
-def _floors(found: Behaviour) -> Iterator[Block]:
+def _floors(behaviour: Behaviour) -> Iterator[Block]:
     yield paragraph("Each against its own other start, the noise floor:")
     yield table(
-        found.floors,
+        behaviour.floors,
         words_column("Config", lambda floor: Name(floor.config.name)),
         number_column("KL mean", NATS, lambda floor: quantity(floor.divergence, NATS)),
     )
 
 
-def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
-    judged = [
-        (row.config, found.equivalence[row.name])
-        for row in summary.quality
-        if row.name in found.equivalence
-    ]
+def _table(behaviour: Behaviour, summary: StudySummary) -> Table:
+    labels = Labels.of(summary, MAX_NAME)
     return table(
-        judged,
-        words_column("Config", lambda row: Name(labels[row[0]])),
+        _judged_rows(behaviour, summary),
+        words_column("Config", lambda row: Name(labels[row[0].config])),
         number_column("Beyond the floor", NATS, lambda row: quantity(row[1].excess, NATS)),
         words_column("Verdict", lambda row: row[1].verdict),
     )
@@ -164,14 +159,16 @@ def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
 def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     yield say(
         strong("Noise floor"),
-        ": the mean KL divergence of a config from itself when only what should not matter is changed. Another start "
-        "is asked for eight windows. The floor that counts is the baseline's on its own engine; without one it is 0.",
+        ": the mean KL divergence of a config from itself when only what should not matter is "
+        "changed. Another start is asked for eight windows. The floor that counts is the "
+        "baseline's on its own engine; without one it is 0.",
     )
     yield say(
         strong("Verdict"),
-        f": equivalent if the divergence exceeds that floor by less than {_margin(summary):g} nats with the study's "
-        "confidence, whatever the missing probability mass may add. Different if it certainly exceeds it by more. "
-        "Otherwise inconclusive: not enough text, or not enough probability mass, to tell.",
+        f": equivalent if the divergence exceeds that floor by less than {_margin(summary):g} nats "
+        "with the study's confidence, whatever the missing probability mass may add. Different if "
+        "it certainly exceeds it by more. Otherwise inconclusive: not enough text, or not enough "
+        "probability mass, to tell.",
     )
 
 
@@ -183,11 +180,13 @@ VERDICTS = {
 }
 
 
-def turn_behaviour_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
-    """For the answer above all tables: which variants break more conversations than the unquantized model."""
+def turn_behaviour_sentences(
+    conversations: Conversations, summary: StudySummary
+) -> Iterator[Phrase]:
+    """Yield sentences for the report's answer: which variants break more conversations."""
     labels = Labels.of(summary, MAX_NAME)
-    by_config = {row.config: row for row in found.rows}
-    for row in found.rows:
+    by_config = {row.config: row for row in conversations.rows}
+    for row in conversations.rows:
         if row.against is not None:
             yield _compared(row, row.against, by_config[row.against.baseline], labels)
 
@@ -195,36 +194,35 @@ def turn_behaviour_sentences(found: Conversations, summary: StudySummary) -> Ite
 def _compared(
     row: ConversationShare, against: TurnComparison, baseline: ConversationShare, labels: Labels
 ) -> Phrase:
-    """`w4 breaks more conversations than the unquantized model (7 of 24 valid to the end, unquantized: 13 of 24)`"""
+    """Return how many conversations a variant and its baseline break.
+
+    `w4 breaks more conversations than the unquantized model (7 of 24 valid to the end, …)`
+    """
     begin = f"JSON and tool calls over {plural(row.turns, 'turn')}: "
+    name = Name(labels[row.config])
     counts = f"({_valid(row)} valid to the end, unquantized: {_valid(baseline)}"
     if against.verdict == "inconclusive":
-        return say(
-            begin, Name(labels[row.config]), f" is inconclusive {counts}): a larger model can tell."
-        )
-    sure = f"{counts}; p = {against.flips.p_value:.2g})."
+        return say(begin, name, f" is inconclusive {counts}): a larger model can tell.")
+    evidence = f"{counts}; p = {against.flips.p_value:.2g})."
     if against.verdict == "no difference found":
-        return say(
-            begin,
-            "no difference found between ",
-            Name(labels[row.config]),
-            f" and the unquantized model {sure}",
-        )
-    words = f"{VERDICTS[against.verdict]} conversations than the unquantized model"
-    return say(begin, Name(labels[row.config]), f" {words} {sure}")
+        end = f" and the unquantized model {evidence}"
+        return say(begin, "no difference found between ", name, end)
+    verdict = VERDICTS[against.verdict]
+    return say(begin, name, f" {verdict} conversations than the unquantized model {evidence}")
 
 
-def turn_behaviour_section(found: Conversations, summary: StudySummary) -> Section:
-    labels = Labels.of(summary, MAX_NAME)
-    first = found.rows[0]
+def turn_behaviour_section(conversations: Conversations, summary: StudySummary) -> Section:
+    """Build the section on conversations: sentences, a table and definitions."""
+    first = conversations.rows[0]
     basis = small_print(
-        f"{first.conversations} scripted conversations of {plural(first.turns, 'turn')}, half of them extractions, "
-        "half tool calls, each with two examples; greedy answers of one line. The turns before are in the prompt with "
-        "the script's own answers, so that every config is asked the same. A conversation ends at its first fault."
+        f"{first.conversations} scripted conversations of {plural(first.turns, 'turn')}, half of "
+        "them extractions, half tool calls, each with two examples; greedy answers of one line. "
+        "The turns before are in the prompt with the script's own answers, so that every config "
+        "is asked the same. A conversation ends at its first fault."
     )
     blocks: tuple[Block, ...] = (
-        *bullets(turn_behaviour_sentences(found, summary)),
-        _turn_table(found.rows, labels),
+        *bullets(turn_behaviour_sentences(conversations, summary)),
+        _turn_table(conversations.rows, Labels.of(summary, MAX_NAME)),
         basis,
         Details("What the figures of turns mean", bullets(_turn_definitions())),
     )
@@ -241,35 +239,42 @@ def _turn_table(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
         words_column("Config", lambda row: Name(labels[row.config])),
         words_column("Never broke", _valid),
         number_column(
-            "Broken here alone",
-            Unit.COUNT,
-            lambda row: row.against.flips.lost if row.against else None,
+            "Broken here alone", Unit.COUNT, _read_comparison(lambda pair: pair.flips.lost)
         ),
         number_column(
-            "Valid here alone",
-            Unit.COUNT,
-            lambda row: row.against.flips.gained if row.against else None,
+            "Valid here alone", Unit.COUNT, _read_comparison(lambda pair: pair.flips.gained)
         ),
-        words_column("p", lambda row: f"{row.against.flips.p_value:.2g}" if row.against else None),
-        words_column("Verdict", lambda row: VERDICTS[row.against.verdict] if row.against else None),
+        words_column("p", _read_comparison(lambda pair: f"{pair.flips.p_value:.2g}")),
+        words_column("Verdict", _read_comparison(lambda pair: VERDICTS[pair.verdict])),
         drop_empty=True,
     )
+
+
+def _read_comparison(
+    get_value: Callable[[TurnComparison], Value],
+) -> Callable[[ConversationShare], Value | None]:
+    """Return a function that reads a row's comparison, and returns None if the row has none."""
+
+    def read(row: ConversationShare) -> Value | None:
+        return None if row.against is None else get_value(row.against)
+
+    return read
 
 
 def _turn_definitions() -> Iterator[Phrase]:
     yield say(
         strong("Never broke"),
-        ": a conversation breaks at its first answer that is not the JSON object or tool call that was asked for: not "
-        "JSON, a key too few or too many, a value of the wrong kind, an unknown tool. Whether values are right is not "
-        "judged.",
+        ": a conversation breaks at its first answer that is not the JSON object or tool call that "
+        "was asked for: not JSON, a key too few or too many, a value of the wrong kind, an unknown "
+        "tool. Whether values are right is not judged.",
     )
     yield say(
         strong("p"),
-        ": exact test of pairs (McNemar) on the same conversations of the unquantized model on the same engine, "
-        "corrected for the number of variants (Holm).",
+        ": exact test of pairs (McNemar) on the same conversations of the unquantized model on the "
+        "same engine, corrected for the number of variants (Holm).",
     )
     yield say(
         strong("Verdict"),
-        ": no difference found does not prove that there is none. Inconclusive: fewer than a quarter of the "
-        "unquantized model's own conversations are valid to the end.",
+        ": no difference found does not prove that there is none. Inconclusive: fewer than a "
+        "quarter of the unquantized model's own conversations are valid to the end.",
     )

@@ -1,4 +1,4 @@
-"""Why a variant is as fast as it is: operator profiles, the roofline of each point, and the answer that they give."""
+"""The feature that explains a variant's speed from operator profiles and rooflines."""
 
 from bitbench.feature import Command, Feature, Panel, ReportPart, ReportPlace
 

@@ -6,7 +6,7 @@ from bitbench.study.study import StudySection
 
 
 class ProfileSpec(StudySection):
-    """At which shapes the operators of each config are profiled."""
+    """The batch sizes and lengths at which the operators of each config are profiled."""
 
     description = "where the time of a step goes, operator by operator; in starts of its own"
     may_change = True
@@ -25,7 +25,8 @@ class ProfileSpec(StudySection):
     @field_validator("batch", mode="before")
     @classmethod
     def _one_is_a_list_of_one(cls, value: object) -> object:
-        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return [value] if is_number else value
 
     @field_validator("batch")
     @classmethod

@@ -46,8 +46,8 @@ def explain(
 ) -> None:
     """Explain a variant's speed: expected and measured gain.
 
-    Prints where the gap between the two comes from. The first time it also measures this machine's roofline, which
-    takes some seconds, and keeps it in STUDY_DIR/roof.json.
+    Prints the causes of the gap between the two. The first run also measures this machine's
+    roofline, which takes some seconds, and keeps it in STUDY_DIR/roof.json.
     """
     study = StudyFolder.existing(folder)
     explanation = explain_variant(

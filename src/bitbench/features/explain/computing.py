@@ -1,20 +1,25 @@
-"""Why is this variant as fast as it is? What was expected, what was measured, and which group of operators takes the
-difference.
+"""Explain from the records of a study why a variant is as fast as it is.
 
-With r = expected time / time of the baseline, each group of the profiles takes g(variant) − r · g(baseline) more than
-its share of what was expected: a group that did not shrink though the step should have, or one that grew. These and
-the unexplained rest add up to the whole difference. A profile divides its own step; its shares are applied to the
-steps of the same instance with the profiler off, and what the trials took beyond those is not explained by it.
+An explanation compares the expected time of a step with its measured time. It then finds which
+groups of operators take the difference.
 
-From the records of a study alone; what they do not tell is said.
+With r = expected time / time of the baseline, each group of the profiles has the excess
+g(variant) − r · g(baseline). A group has an excess if it did not shrink although the step should
+have, or if it grew. The excesses and the unexplained rest add up to the whole difference.
+
+A profile divides its own step. Its shares are applied to steps of the same instance with the
+profiler off. Time that the trials took beyond those steps stays unexplained.
+
+Only the records of a study are used. Missing evidence is listed as gaps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import hypot
 from statistics import median
 
 from bitbench.analysis.absolute import mean_interval, metric_estimates, pooled_variance
 from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
+from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_points
 from bitbench.analysis.summarize import samples_by_point, summarize_speeds
@@ -37,6 +42,7 @@ from bitbench.records.trial import InstanceFacts, KernelPath
 from bitbench.study.metrics import METRICS
 from bitbench.study.model_cost import why_cost_unknown
 from bitbench.study.plan import Config, Point
+from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 
 Seconds = dict[Cause, float]  # per step
@@ -55,7 +61,7 @@ CAUSES = {
 
 def _explain_phase(
     phase: Phase,
-    own: PhaseSide,
+    candidate: PhaseSide,
     baseline: PhaseSide,
     *,
     speed: Estimate | None,
@@ -63,270 +69,338 @@ def _explain_phase(
     profiles: tuple[OperatorProfile, OperatorProfile] | None,
     confidence: float,
 ) -> PhaseAccount:
-    """`sides` and `profiles`: config, baseline."""
-    gain = _gain(phase, own, baseline)
+    """Return where one phase takes more time than expected.
+
+    `sides` and `profiles` hold the config's first, then the baseline's.
+    """
+    gain = _gain(phase, candidate, baseline)
     if gain is None:
         return PhaseAccount(
-            phase=phase, own=own, baseline=baseline, speed=speed, expected_gain=None
+            phase=phase, own=candidate, baseline=baseline, speed=speed, expected_gain=None
         )
     share = 1 / gain
-    expanded = _expanded(own, baseline, share)
-    parts = [expanded] if expanded else []
+    expanded = _expanded(candidate, baseline, share)
+    parts: list[Part] = []
     if profiles is not None:
-        groups = (_seconds(profiles[0], own.step.value), _seconds(profiles[1], baseline.step.value))
-        parts = _from_groups(groups, share, sides[0], is_dense=expanded is not None)
-    excess = own.step.value - share * baseline.step.value
-    rest = excess - sum(part.excess_s for part in parts)
+        candidate_seconds = _seconds(profiles[0], candidate.step.value)
+        baseline_seconds = _seconds(profiles[1], baseline.step.value)
+        parts = _from_groups(
+            candidate_seconds, baseline_seconds, share, sides[0], is_dense=expanded is not None
+        )
+    elif expanded is not None:
+        parts = [expanded]
+    excess_s = candidate.step.value - share * baseline.step.value
+    rest_s = excess_s - sum(part.excess_s for part in parts)
     return PhaseAccount(
         phase=phase,
-        own=own,
+        own=candidate,
         baseline=baseline,
         speed=speed,
         expected_gain=gain,
-        is_roofline=own.attainable is not None and baseline.attainable is not None,
+        is_roofline=candidate.attainable is not None and baseline.attainable is not None,
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
-        unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest),
-        unexplained_s=_rest(own, baseline, share, rest, confidence),
+        unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest_s),
+        unexplained_s=_rest(candidate, baseline, share, rest_s, confidence),
         is_profiled=profiles is not None,
     )
 
 
 def _pick_profiles(
-    profiles: Sequence[OperatorProfile], configs: tuple[Config, Config], phase: Phase, batch: int
+    profiles: Sequence[OperatorProfile], pair: tuple[Config, Config], phase: Phase, batch: int
 ) -> tuple[OperatorProfile, OperatorProfile] | None:
-    """Of both, at the same batch and context; None where one is missing."""
-    found: list[Mapping[int, OperatorProfile]] = [
-        {
-            profile.context_tokens: profile
-            for profile in profiles
-            if (profile.config, profile.phase, profile.batch) == (config, phase, batch)
-        }
-        for config in configs
-    ]
-    common = sorted(found[0].keys() & found[1].keys())
-    return (found[0][common[0]], found[1][common[0]]) if common else None
+    """Return the profiles of both configs at the shortest context that they share, or None."""
+    candidate = _group_by_context(profiles, pair[0], phase, batch)
+    baseline = _group_by_context(profiles, pair[1], phase, batch)
+    shared = candidate.keys() & baseline.keys()
+    if not shared:
+        return None
+    context_tokens = min(shared)
+    return candidate[context_tokens], baseline[context_tokens]
 
 
-def _gain(phase: Phase, own: PhaseSide, baseline: PhaseSide) -> float | None:
-    """Under the roof where it is known. From bytes alone only decode can be told: a prefill computes."""
-    if own.attainable and baseline.attainable:
-        return baseline.attainable.seconds / own.attainable.seconds
-    if own.cost and baseline.cost and phase is Phase.DECODE:
-        return baseline.cost.size_bytes / own.cost.size_bytes
+def _group_by_context(
+    profiles: Sequence[OperatorProfile], config: Config, phase: Phase, batch: int
+) -> dict[int, OperatorProfile]:
+    by_context: dict[int, OperatorProfile] = {}
+    for profile in profiles:
+        if (profile.config, profile.phase, profile.batch) == (config, phase, batch):
+            by_context[profile.context_tokens] = profile
+    return by_context
+
+
+def _gain(phase: Phase, candidate: PhaseSide, baseline: PhaseSide) -> float | None:
+    """Return the expected speed-up: by the roofline if it is known, else by bytes.
+
+    Bytes alone predict only decoding, since a prefill is bound by arithmetic. None if unknown.
+    """
+    if candidate.attainable and baseline.attainable:
+        return baseline.attainable.seconds / candidate.attainable.seconds
+    if candidate.cost and baseline.cost and phase is Phase.DECODE:
+        return baseline.cost.size_bytes / candidate.cost.size_bytes
     return None
 
 
-def _expanded(own: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
-    """What it costs that the weights lie dense in memory: as much of the baseline's time as their bytes are more.
+def _expanded(candidate: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
+    """Return the excess time from weights that are dense in memory, or None if there is none.
 
-    Only as far as memory bounds the step: one that computes all the while does not wait for them.
+    The time grows with the bytes, but only as far as memory bounds the step. A step that is
+    bound by arithmetic does not wait for weights.
     """
-    if own.loaded_cost is None or own.cost is None or baseline.cost is None:
+    if candidate.loaded_cost is None or candidate.cost is None or baseline.cost is None:
         return None
-    loaded = own.loaded_cost.size_bytes / baseline.cost.size_bytes
-    if own.attainable and baseline.attainable:
-        loaded_s = own.attainable.memory_s * own.loaded_cost.size_bytes / own.cost.size_bytes
-        loaded = max(loaded_s, own.attainable.arithmetic_s) / baseline.attainable.seconds
-    excess = (min(loaded, 1.0) - share) * baseline.step.value
-    return Part(cause=Cause.DEQUANTIZATION, excess_s=excess) if excess > 0 else None
+    loaded_share = candidate.loaded_cost.size_bytes / baseline.cost.size_bytes
+    roof = candidate.attainable
+    if roof and baseline.attainable:
+        loaded_s = roof.memory_s * candidate.loaded_cost.size_bytes / candidate.cost.size_bytes
+        loaded_share = max(loaded_s, roof.arithmetic_s) / baseline.attainable.seconds
+    excess_s = (min(loaded_share, 1.0) - share) * baseline.step.value
+    if excess_s <= 0:
+        return None
+    return Part(cause=Cause.DEQUANTIZATION, excess_s=excess_s)
 
 
 def _from_groups(
-    groups: tuple[Seconds, Seconds], share: float, side: Side, *, is_dense: bool
+    candidate: Seconds, baseline: Seconds, share: float, side: Side, *, is_dense: bool
 ) -> list[Part]:
-    """`is_dense`: its weights were expanded while they were loaded."""
-    own, baseline = groups
+    """Return the excess of each cause.
+
+    `is_dense` means that the candidate's weights were expanded while they were loaded.
+    """
+    expands_each_time = side.path is KernelPath.DEQUANTIZED and not is_dense
     parts = []
     for cause in dict.fromkeys(CAUSES.values()):
-        before, after = baseline.get(cause, 0.0), own.get(cause, 0.0)
-        if before == after == 0:
+        baseline_s = baseline.get(cause, 0.0)
+        own_s = candidate.get(cause, 0.0)
+        if baseline_s == own_s == 0:
             continue
-        excess = after - share * before
-        part = Part(cause=cause, excess_s=excess, baseline_s=before, own_s=after)
-        if cause is Cause.KERNEL and is_dense and excess > 0:
-            # The products read dense weights: so far as they take no longer than the baseline's, that is why.
-            dense = min(excess, (1 - share) * before)
+        excess_s = own_s - share * baseline_s
+        part = Part(cause=cause, excess_s=excess_s, baseline_s=baseline_s, own_s=own_s)
+        if cause is Cause.KERNEL and is_dense and excess_s > 0:
+            # The products read dense weights, which explains all time up to the baseline's.
+            dense_s = min(excess_s, (1 - share) * baseline_s)
             parts.append(
                 Part(
                     cause=Cause.DEQUANTIZATION,
-                    excess_s=dense,
-                    baseline_s=before,
-                    own_s=after,
+                    excess_s=dense_s,
+                    baseline_s=baseline_s,
+                    own_s=own_s,
                 )
             )
-            part = part.model_copy(
-                update={"excess_s": excess - dense, "baseline_s": None, "own_s": None}
-            )
-        elif (
-            cause is Cause.CASTS
-            and side.path is KernelPath.DEQUANTIZED
-            and not is_dense
-            and after > before
-        ):
+            part = Part(cause=cause, excess_s=excess_s - dense_s)
+        elif cause is Cause.CASTS and expands_each_time and own_s > baseline_s:
             part = part.model_copy(update={"cause": Cause.DEQUANTIZATION})
         parts.append(part)
     return parts
 
 
 def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
-    """Of a usual step with the profiler off: the median, since a busy machine makes single steps many times longer.
+    """Return each cause's seconds in a usual step with the profiler off.
 
-    A profile that was taken while the machine was slower than in the trials gives its shares of a trial's step: no
-    group takes more than there is.
+    A usual step is the median, because a busy machine makes single steps many times longer.
+    If the machine was slower during the profile than in the trials, `step_s` limits the sum:
+    the groups together never take more than a step of the trials.
     """
     scale = min(median(profile.unprofiled.seconds), step_s) / profile.groups_s
-    found: Seconds = {}
+    seconds: Seconds = {}
     for group in profile.groups:
         if group.group in CAUSES:
-            found[CAUSES[group.group]] = found.get(CAUSES[group.group], 0.0) + scale * group.step_s
-    return found
+            cause = CAUSES[group.group]
+            seconds[cause] = seconds.get(cause, 0.0) + scale * group.step_s
+    return seconds
 
 
 def _rest(
-    own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float
+    candidate: PhaseSide, baseline: PhaseSide, share: float, rest_s: float, confidence: float
 ) -> Estimate | None:
-    """As far as the trials vary; how a profile varies from instance to instance is not known."""
-    ends = [side.step.interval for side in (own, baseline)]
-    halves = [(end.high - end.low) / 2 for end in ends if end is not None]
-    if len(halves) < len(ends):
+    """Return the unexplained time with the error of the trials, or None if that is unknown.
+
+    The interval leaves out how a profile varies between instances, which is unknown.
+    """
+    candidate_interval = candidate.step.interval
+    baseline_interval = baseline.step.interval
+    if candidate_interval is None or baseline_interval is None:
         return None
-    half = hypot(halves[0], share * halves[1])
-    return Estimate(value=rest, low=rest - half, high=rest + half, confidence=confidence)
+    candidate_half = (candidate_interval.high - candidate_interval.low) / 2
+    baseline_half = (baseline_interval.high - baseline_interval.low) / 2
+    half = hypot(candidate_half, share * baseline_half)
+    return Estimate(value=rest_s, low=rest_s - half, high=rest_s + half, confidence=confidence)
 
 
 OPERATORS_IN_REPORT = 8
 
 
-def summarize_profiles(of: StudyRecords) -> Profiles | None:
-    """What a report shows of the operator profiles; None where there are none."""
-    shown = tuple(map(_shortened, of.profiles))
-    return Profiles(profiles=shown) if shown else None
+def summarize_profiles(records: StudyRecords) -> Profiles | None:
+    """Return the operator profiles for a report, shortened, or None if there are none."""
+    profiles = tuple(map(_shortened, records.profiles))
+    return Profiles(profiles=profiles) if profiles else None
 
 
 def _shortened(profile: OperatorProfile) -> OperatorProfile:
-    """Keep the operators that take the most time of their own, and no path of this machine."""
+    """Return the profile with its slowest operators only, and without paths of this machine."""
     return profile.model_copy(
         update={"operators": profile.operators[:OPERATORS_IN_REPORT], "facts": InstanceFacts()}
     )
 
 
-def explain_roofline(of: StudyRecords) -> Roofline | None:
-    """None where the roof of the machine was not measured, or no cost is known."""
-    points = roofline_points(of)
-    return Roofline(roof=of.roof, points=points) if of.roof is not None and points else None
+def explain_roofline(records: StudyRecords) -> Roofline | None:
+    """Return each point with the machine's roofline.
+
+    Return None if the roofline was not measured, or if no cost is known.
+    """
+    points = roofline_points(records)
+    if records.roof is None or not points:
+        return None
+    return Roofline(roof=records.roof, points=points)
 
 
 def compute_explanation(
-    of: StudyRecords, config: Config, baseline: Config, workload: Workload, *, no_roof: str = ""
+    records: StudyRecords,
+    config: Config,
+    baseline: Config,
+    workload: Workload,
+    *,
+    no_roof: str = "",
 ) -> Explanation:
-    """`no_roof`: why the roof of the machine was not measured, where it was not."""
-    plan, confidence = of.plan, of.plan.study.measure.confidence
+    """Return why `config` is as fast as it is compared with `baseline` at `workload`.
+
+    `no_roof` is the reason if the machine's roofline was not measured.
+    """
+    plan = records.plan
+    confidence = plan.study.measure.confidence
     metric = METRICS[plan.study.measure.metric].column
-    definition = DEFINITIONS[metric]
     pair = (config, baseline)
-    figures = metric_estimates(samples_by_point(of), metric, confidence)
-    own, other = (figures.get(Point(config=each, workload=workload.name)) for each in pair)
-    sides = (config_side(of, config, workload), config_side(of, baseline, workload))
-    phases = tuple(_phases(of, pair, workload, sides))
+    estimates = metric_estimates(samples_by_point(records), metric, confidence)
+    sides = (config_side(records, config, workload), config_side(records, baseline, workload))
+    phases = tuple(_phases(records, pair, workload, sides))
+    reasons = [expected.why for expected in plan.expectations if expected.config == config]
     return Explanation(
         study=plan.study.name,
         workload=workload,
-        definition=definition,
+        definition=DEFINITIONS[metric],
         own=sides[0],
         baseline=sides[1],
-        own_primary_metric=own,
-        baseline_primary_metric=other,
-        speed=speeds_to_explain(of, config, baseline).get(workload.name),
+        own_primary_metric=estimates.get(Point(config=config, workload=workload.name)),
+        baseline_primary_metric=estimates.get(Point(config=baseline, workload=workload.name)),
+        speed=speeds_to_explain(records, config, baseline).get(workload.name),
         confidence=confidence,
         phases=phases,
-        known_beforehand=next(
-            (expectation.why for expectation in plan.expectations if expectation.config == config),
-            None,
-        ),
-        roof=of.roof,
-        gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
+        known_beforehand=next(iter(reasons), None),
+        roof=records.roof,
+        gaps=tuple(_gaps(records, pair, phases, sides, no_roof)),
     )
 
 
-def speeds_to_explain(of: StudyRecords, config: Config, baseline: Config) -> dict[str, Estimate]:
-    """By every workload at which both have a result, by the primary metric of the study."""
-    speeds = summarize_speeds(of, config)
-    ratios = {
-        workload.name: speeds.between(config, baseline, workload.name)
-        for workload in of.plan.study.workloads
-    }
-    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+def speeds_to_explain(
+    records: StudyRecords, config: Config, baseline: Config
+) -> dict[str, Estimate]:
+    """Return the speed-up at each workload at which both have a result.
+
+    The speed-up is by the primary metric of the study. Above 1, `config` is faster.
+    """
+    summary = summarize_speeds(records, config)
+    speeds: dict[str, Estimate] = {}
+    for workload in records.plan.study.workloads:
+        speed = summary.between(config, baseline, workload.name)
+        if speed is not None:
+            speeds[workload.name] = speed
+    return speeds
 
 
 def _phases(
-    of: StudyRecords, pair: tuple[Config, Config], workload: Workload, sides: tuple[Side, Side]
-) -> list[PhaseAccount]:
-    confidence = of.plan.study.measure.confidence
-    variants = [config_variant(of.plan, each) for each in pair]
-    found = []
+    records: StudyRecords, pair: tuple[Config, Config], workload: Workload, sides: tuple[Side, Side]
+) -> Iterator[PhaseAccount]:
+    """Yield prefill and decode, as far as the trials of both configs have step times."""
+    confidence = records.plan.study.measure.confidence
+    variant = config_variant(records.plan, pair[0])
+    baseline_variant = config_variant(records.plan, pair[1])
+    if variant is None or baseline_variant is None:
+        return
     for phase in Phase:
-        points = [Point(config=each, workload=workload.name) for each in pair]
-        own, other = (phase_step_sample(phase, workload, of.counted(point)) for point in points)
-        if own is None or other is None or variants[0] is None or variants[1] is None:
+        sample = _step_sample(records, phase, workload, pair[0])
+        baseline_sample = _step_sample(records, phase, workload, pair[1])
+        if sample is None or baseline_sample is None:
             continue
-        shared = pooled_variance([own, other])
-        steps = [mean_interval(seconds, confidence, shared) for seconds in (own, other)]
-        measured = [
-            phase_side(phase, workload, variant, side, step=step, roof=of.roof)
-            for variant, side, step in zip((variants[0], variants[1]), sides, steps, strict=True)
-        ]
-        found.append(
-            _explain_phase(
+        variance = pooled_variance([sample, baseline_sample])
+        yield _explain_phase(
+            phase,
+            phase_side(
                 phase,
-                *measured,
-                speed=unpaired_ratio(other, own, confidence),
-                sides=sides,
-                profiles=_pick_profiles(of.profiles, pair, phase, workload.concurrency),
-                confidence=confidence,
-            )
+                workload,
+                variant,
+                sides[0],
+                step=mean_interval(sample, confidence, variance),
+                roof=records.roof,
+            ),
+            phase_side(
+                phase,
+                workload,
+                baseline_variant,
+                sides[1],
+                step=mean_interval(baseline_sample, confidence, variance),
+                roof=records.roof,
+            ),
+            speed=unpaired_ratio(baseline_sample, sample, confidence),
+            sides=sides,
+            profiles=_pick_profiles(records.profiles, pair, phase, workload.concurrency),
+            confidence=confidence,
         )
-    return found
+
+
+def _step_sample(
+    records: StudyRecords, phase: Phase, workload: Workload, config: Config
+) -> Sample | None:
+    trials = records.counted(Point(config=config, workload=workload.name))
+    return phase_step_sample(phase, workload, trials)
 
 
 def _gaps(
-    of: StudyRecords,
+    records: StudyRecords,
     pair: tuple[Config, Config],
     phases: Sequence[PhaseAccount],
     sides: tuple[Side, Side],
     no_roof: str,
-) -> list[Gap]:
-    gaps = []
-    variant = config_variant(of.plan, pair[0])
+) -> Iterator[Gap]:
+    """Yield the evidence that is missing from the records."""
+    predicted = [phase for phase in phases if phase.expected_gain is not None]
     if not phases:
-        gaps.append(Gap(missing=Missing.PHASES))
-    elif not all(phase.is_profiled for phase in phases if phase.expected_gain is not None):
-        own, other = (
-            {profile.batch for profile in of.profiles if profile.config == config}
-            for config in pair
-        )
-        batches = sorted(own & other)
-        kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
-        known, names = (
-            registry.engines(),
-            {of.plan.study.engine(config.engine).engine for config in pair},
-        )
-        unable = sorted(name for name in names if name not in known or not known[name].can_profile)
-        gaps.append(
-            Gap(missing=Missing.PROFILER, detail=" and ".join(unable))
-            if unable
-            else Gap(missing=kind, detail=", ".join(map(str, batches)))
-        )
-    if variant is None or (reason := why_cost_unknown(variant.facts)):
-        gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "the model is unknown"))
-    elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
-        gaps.append(
-            Gap(
-                missing=Missing.COST,
-                detail="the engine does not report the size of the loaded weights",
-            )
-        )
-    if of.roof is None:
-        gaps.append(Gap(missing=Missing.ROOF, detail=no_roof))
+        yield Gap(missing=Missing.PHASES)
+    elif not all(phase.is_profiled for phase in predicted):
+        yield _make_profile_gap(records, pair)
+    cost_gap = _find_cost_gap(config_variant(records.plan, pair[0]), sides)
+    if cost_gap is not None:
+        yield Gap(missing=Missing.COST, detail=cost_gap)
+    if records.roof is None:
+        yield Gap(missing=Missing.ROOF, detail=no_roof)
     if any(len(side.instances.ids) == 1 for side in sides):
-        gaps.append(Gap(missing=Missing.STARTS))
-    return gaps
+        yield Gap(missing=Missing.STARTS)
+
+
+def _make_profile_gap(records: StudyRecords, pair: tuple[Config, Config]) -> Gap:
+    """Return why the two configs have no operator profiles to compare."""
+    engines = registry.engines()
+    unable: set[str] = set()
+    for config in pair:
+        name = records.plan.study.engine(config.engine).engine
+        if name not in engines or not engines[name].can_profile:
+            unable.add(name)
+    if unable:
+        return Gap(missing=Missing.PROFILER, detail=" and ".join(sorted(unable)))
+    batches = _list_profiled_batches(records, pair[0]) & _list_profiled_batches(records, pair[1])
+    if not batches:
+        return Gap(missing=Missing.PROFILE)
+    return Gap(missing=Missing.PROFILE_BATCH, detail=", ".join(map(str, sorted(batches))))
+
+
+def _list_profiled_batches(records: StudyRecords, config: Config) -> set[int]:
+    return {profile.batch for profile in records.profiles if profile.config == config}
+
+
+def _find_cost_gap(variant: Variant | None, sides: tuple[Side, Side]) -> str | None:
+    """Return why the cost of a step is unknown, or None if it is known."""
+    if variant is None:
+        return "the model is unknown"
+    if reason := why_cost_unknown(variant.facts):
+        return reason
+    if sides[0].stored_bytes is None or sides[1].stored_bytes is None:
+        return "the engine does not report the size of the loaded weights"
+    return None

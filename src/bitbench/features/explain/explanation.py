@@ -1,5 +1,4 @@
-"""Gathers what `bitbench explain` and `bitbench.explain` rest on: a study folder, the model's shape, and what the
-machine can do at most."""
+"""Prepare an explanation: choose the baseline and the workload, and measure the roofline."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,108 +18,132 @@ from bitbench.study.plan import Config, Plan
 from bitbench.study.workload import Workload
 from bitbench.util.errors import BitbenchError, CannotExplainError, UsageError
 
-TOO_BUSY_CORES = 0.5  # a roof that is measured beside other work is too low, and would be kept
+# A roofline that is measured next to other work is too low, and it would be kept in the folder.
+TOO_BUSY_CORES = 0.5
 
 
 def explain_variant(
     folder: StudyFolder, home: Path, *, variant: str, workload: str | None, against: str | None
 ) -> Explanation:
-    """Raises UsageError where a name fits nothing, CannotExplainError where nothing was measured."""
+    """Return why a variant of a study is as fast as it is.
+
+    Without `workload`, use the worst one. Without `against`, use the baseline.
+    Raise UsageError for an unknown name and CannotExplainError if there is no result to explain.
+    """
     records = folder.read()
-    config = _config(records.plan, variant)
-    baseline = _config(records.plan, against) if against else _baseline(records.plan, config)
+    plan = records.plan
+    config = _config(plan, variant)
+    baseline = _config(plan, against) if against else _baseline(plan, config)
     if baseline == config:
         raise UsageError(f"{config.name} is the baseline itself; name another one with --against")
-    roof, no_roof = (
-        (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
-    )
-    records = replace(records, roof=roof)
+    no_roof = ""
+    if not records.roof:
+        roof, no_roof = _measure_roof(folder, records.lock.host, home)
+        records = replace(records, roof=roof)
     chosen = _workload(records, config, baseline, workload)
     return computing.compute_explanation(records, config, baseline, chosen, no_roof=no_roof)
 
 
 def _config(plan: Plan, name: str) -> Config:
-    """By its whole name, its variant or the recipe in it, as long as that is one."""
-    for everyone in (
-        plan.configs,
-        tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals)),
-    ):
-        found = _matching(plan, everyone, name)
-        if len(found) > 1:
-            raise UsageError(
-                f"{name} is ambiguous: {', '.join(config.name for config in found)}; give the whole name"
-            )
-        if found and found[0] in plan.configs:
-            return found[0]
-        if found:
-            reason = next(
-                refusal.reason for refusal in plan.refusals if refusal.point.config == found[0]
-            )
-            raise CannotExplainError(f"{found[0].name} was not run: {reason}")
-    raise UsageError(
-        f"{name} is not a variant of this study; it has {', '.join(config.name for config in plan.configs)}"
-    )
+    """Return the config with this name, or with this variant or recipe if only one has it.
+
+    Raise CannotExplainError if the study refused the config, and UsageError if none or several fit.
+    """
+    refused = tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals))
+    for candidates in (plan.configs, refused):
+        matches = _matching(plan, candidates, name)
+        if len(matches) > 1:
+            names = ", ".join(config.name for config in matches)
+            raise UsageError(f"{name} is ambiguous: {names}; give the whole name")
+        if not matches:
+            continue
+        config = matches[0]
+        if config in plan.configs:
+            return config
+        reasons = [refusal.reason for refusal in plan.refusals if refusal.point.config == config]
+        raise CannotExplainError(f"{config.name} was not run: {reasons[0]}")
+    names = ", ".join(config.name for config in plan.configs)
+    raise UsageError(f"{name} is not a variant of this study; it has {names}")
 
 
-def _matching(plan: Plan, everyone: Sequence[Config], name: str) -> list[Config]:
+def _matching(plan: Plan, candidates: Sequence[Config], name: str) -> list[Config]:
+    """Return the candidates with this name, else with this variant, else with this recipe."""
+    by_name = [config for config in candidates if config.name == name]
+    if by_name:
+        return by_name
+    by_variant = [config for config in candidates if config.variant == name]
+    if by_variant:
+        return by_variant
     recipes = {variant.name: variant.recipe for variant in plan.variants}
-    by_name = [config for config in everyone if config.name == name]
-    by_variant = [config for config in everyone if config.variant == name]
-    return (
-        by_name
-        or by_variant
-        or [config for config in everyone if recipes.get(config.variant) == name]
-    )
+    return [config for config in candidates if recipes.get(config.variant) == name]
 
 
 def _baseline(plan: Plan, config: Config) -> Config:
-    """On the engine of the config: the variant of its model's baseline, or one that is not quantized; else that of
-    the study."""
-    field = ranking_model_group(plan, config)
-    chosen = field.baseline
-    same_engine = [
-        other for other in field.plan.configs if other.engine == config.engine and other != config
-    ]
+    """Return the config to compare with, preferably on the same engine.
+
+    1. The variant of the model group's baseline, on the engine of `config`.
+    2. An unquantized variant on that engine.
+    3. The baseline of the model group.
+
+    Raise UsageError if the study has none of these.
+    """
+    model_group = ranking_model_group(plan, config)
+    default = model_group.baseline
+    same_engine = []
+    for other in model_group.plan.configs:
+        if other.engine == config.engine and other != config:
+            same_engine.append(other)
+    for other in same_engine:
+        if default and other.variant == default.variant:
+            return other
     dense = {variant.name for variant in plan.variants if variant.is_dense}
-    wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
-    found = next(
-        iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen
-    )
-    if found is None:
+    for other in same_engine:
+        if other.variant in dense:
+            return other
+    if default is None:
         raise UsageError("this study has no baseline; name one with --against")
-    return found
+    return default
 
 
-def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | None) -> Workload:
-    """The one that is named, or where the config does worst against the baseline."""
-    speeds = speeds_to_explain(of, config, baseline)
+def _workload(
+    records: StudyRecords, config: Config, baseline: Config, name: str | None
+) -> Workload:
+    """Return the requested workload, or the one at which the config is worst.
+
+    Raise UsageError for an unknown name and CannotExplainError if a result is missing.
+    """
+    study = records.plan.study
+    speeds = speeds_to_explain(records, config, baseline)
     if name is not None and name in speeds:
-        return of.plan.study.workload(name)
-    if name is not None and name not in [workload.name for workload in of.plan.study.workloads]:
-        all_names = ", ".join(workload.name for workload in of.plan.study.workloads)
-        raise UsageError(f"{name} is not a workload of this study; it has {all_names}")
+        return study.workload(name)
+    names = [workload.name for workload in study.workloads]
+    if name is not None and name not in names:
+        raise UsageError(f"{name} is not a workload of this study; it has {', '.join(names)}")
     if name is not None or not speeds:
-        where = f"at {name}" if name else "at any workload"
+        missing = f"at {name}" if name else "at any workload"
         raise CannotExplainError(
-            f"{config.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
+            f"{config.name} and {baseline.name} do not both have a result {missing}; "
+            "`bitbench report` shows why"
         )
-    return of.plan.study.workload(min(speeds, key=lambda workload: speeds[workload].value))
+    return study.workload(min(speeds, key=lambda workload: speeds[workload].value))
 
 
 def _measure_roof(
     folder: StudyFolder, host: HostFacts, home: Path
 ) -> tuple[MachineRoof | None, str]:
-    """Measured now and kept in the folder; or why there is none."""
-    here = collect_host_facts()
-    if (reason := _why_no_roof(host, here)) is not None:
+    """Measure the roofline of this machine and keep it in the folder.
+
+    Return it and an empty text, or None and the reason why it cannot be measured.
+    """
+    reason = _why_no_roof(host, collect_host_facts())
+    if reason is not None:
         return None, reason
     measure = next(iter(offered("roof").values()), None)
     if measure is None:
         return None, "no feature that measures it is installed"
     try:
-        with (
-            folder.writing() as writer
-        ):  # refused while the study runs, which a measurement would disturb
+        # The writer refuses while the study runs, since a measurement would disturb the study.
+        with folder.writing() as writer:
             roof: MachineRoof = measure.load()(home)
             writer.write_roof(roof)
     except BitbenchError as error:
@@ -129,24 +152,31 @@ def _measure_roof(
 
 
 def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
+    """Return why the roofline of the study's machine cannot be measured here and now, or None."""
     if host == HostFacts():
         return "the study does not record its machine"
     if host.accelerators:
         return "it ran on an accelerator; bitbench measures the roofline of CPUs only"
-    if host.differences(
-        here.model_copy(update={"accelerators": ()})
-    ):  # none was used: the study has none
+    # The study used no accelerator, so an accelerator of this machine makes no difference.
+    if host.differences(here.model_copy(update={"accelerators": ()})):
         return "the study ran on another machine; run this command there once"
-    if (busy := cores_in_use()) > TOO_BUSY_CORES:
-        return f"not measured: other work keeps {busy:.1f} cores busy; repeat this command when the machine is idle"
+    busy = cores_in_use()
+    if busy > TOO_BUSY_CORES:
+        return (
+            f"not measured: other work keeps {busy:.1f} cores busy; "
+            "repeat this command when the machine is idle"
+        )
     return None
 
 
 def explain(
     folder: str | Path, variant: str, *, workload: str | None = None, against: str | None = None
 ) -> Explanation:
-    """Explain a variant's speed: the expected gain, the measured gain, and where the gap comes from."""
-    place = StudyFolder.existing(Path(folder))
+    """Explain a variant's speed: the expected gain, the measured gain, and the causes of the gap.
+
+    Without `workload`, explain the worst one. Without `against`, compare with the baseline.
+    """
+    study_folder = StudyFolder.existing(Path(folder))
     return explain_variant(
-        place, default_home(), variant=variant, workload=workload, against=against
+        study_folder, default_home(), variant=variant, workload=workload, against=against
     )

@@ -1,9 +1,9 @@
-"""One operator profile: an instance of its own, warmed up, profiled in prefill and in decode by the engine's own
-switch, and stopped.
+"""Take operator profiles of a config, in prefill and in decode, in an instance of its own.
 
-The same work is done with the profiler off just before and just after, so that its own cost is known; times of steps
-are taken by the client, outside of what the profiler can distort. Prompts wait in line for prefill, so that a step
-begins when the one before it ends.
+The engine's own profiler is switched on after a warm-up. The same work runs with the profiler off
+just before and just after, which gives the profiler's cost. The client measures the step times,
+so the profiler cannot distort them. Prompts wait in line for prefill, so each step begins when the
+previous step ends.
 """
 
 import dataclasses
@@ -42,12 +42,15 @@ _STOP_LIMIT_S = 600.0
 
 
 def start_profile_run_recording(endpoint: Endpoint, name: str) -> None:
-    """What runs from now on is recorded; its file will begin with this name."""
+    """Start the engine's profiler. The name of its trace file will begin with `name`."""
     _post(endpoint, "/start_profile", {"profile_prefix": name}, _START_LIMIT_S)
 
 
 def stop_profile_run_recording(endpoint: Endpoint, name: str, folder: Path) -> Path:
-    """Blocks until the trace is written, and says where: that of the first rank, where there are several."""
+    """Stop the profiler, wait for the trace, and return the path of the first rank's trace.
+
+    Raise ProfileError if the engine wrote no trace.
+    """
     _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
     traces = sorted(folder.glob(f"{name}*.json.gz"))
     if not traces:
@@ -73,13 +76,14 @@ def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -
         )
 
 
-PREFILL_STEPS = (
-    6  # so many full batches count, besides two that begin the line and one that ends it
-)
+# Full batches that count. Two more begin the line of prompts, and one ends it.
+PREFILL_STEPS = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRun:
+    """A run of the operator profiles of one config at one batch size."""
+
     config: Config
     batch: int
     context: RunContext
@@ -87,8 +91,10 @@ class ProfileRun:
     log_file: Path
 
     def run(self) -> Iterator[tuple[OperatorProfile, Path]]:
-        """Prefill, then decode, each with its trace, which is to be taken away before the next is asked for. Raises
-        ProfileError."""
+        """Yield the profiles of prefill and decode, each with its trace file.
+
+        The trace is in a temporary folder: move it before the run ends. Raise ProfileError.
+        """
         with tempfile.TemporaryDirectory(prefix="bitbench-profile-") as folder:
             instance = self._start(Path(folder))
             try:
@@ -105,7 +111,7 @@ class ProfileRun:
             self.config,
             self.log_file,
             occasion="profile",
-            # No more than a batch at once: prompts that wait in line are to be run batch by batch.
+            # No more than a batch at once, so that waiting prompts run batch by batch.
             loads=(Load(self.batch, self._spec.input_tokens + self._spec.output_tokens),),
             trace_folder=folder,
         )
@@ -122,7 +128,7 @@ class ProfileRun:
         self._note("warming up")
         for number in range(3):
             self._decode(endpoint, number)
-        start_profile_run_recording(endpoint, "warm-up")  # the profiler has a first call of its own
+        start_profile_run_recording(endpoint, "warm-up")  # its first call is slow
         self._steps(Phase.PREFILL, endpoint, 3)
         stop_profile_run_recording(endpoint, "warm-up", folder)
         for phase in Phase:
@@ -148,12 +154,13 @@ class ProfileRun:
         path: Path,
         facts: InstanceFacts,
     ) -> OperatorProfile:
-        """What the trace says, beside what the client saw."""
+        """Return the profile from the engine's trace and the client's step times."""
         spec = self._spec
         trace = read_trace(path)
         steps = steps_in_trace(trace, StepShape(phase, self.batch, spec.input_tokens))
         operators, groups = divide_traced_steps(trace, steps, operator_group_rules())
-        answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
+        half_answer = spec.output_tokens // 2
+        answered = 0 if phase is Phase.PREFILL else half_answer
         return OperatorProfile(
             id="",
             config=self.config,
@@ -175,7 +182,7 @@ class ProfileRun:
     def _send(
         self, endpoint: Endpoint, count: int, output_tokens: int, number: int
     ) -> list[list[float]]:
-        """When the tokens of each stream came, as the client saw it."""
+        """Send requests and return when the tokens of each stream arrived at the client."""
         study = self.context.plan.study
         workload = Workload(
             name="profile",
@@ -197,32 +204,36 @@ class ProfileRun:
                 raise ProfileError(f"{self.config.name}: a request failed while profiling: {cause}")
         return [row["chunk_s"] for row in rows]
 
-    def _note(self, what: str) -> None:
-        self.context.observer.note(f"profile of {self.config.name}, batch {self.batch}: {what}")
+    def _note(self, activity: str) -> None:
+        self.context.observer.note(f"profile of {self.config.name}, batch {self.batch}: {activity}")
 
 
 def run_profiles(context: RunContext, writer: Writer) -> None:
-    """Take every profile that the study wants and its folder lacks. One that fails is a warning; the next run tries it
-    again."""
-    plan, observer = context.plan, context.observer
+    """Take every profile that the study requests and its folder lacks.
+
+    A profile that fails becomes a warning. The next run tries it again.
+    """
+    plan = context.plan
+    observer = context.observer
     spec = plan.study.section(ProfileSpec)
     if spec is None:
         return
-    there = {(profile.config, profile.batch, profile.phase) for profile in writer.folder.profiles()}
-    timed = {
-        point.config for point in plan.points
-    }  # who is only asked for quality has no speed to explain
+    profiles = writer.folder.profiles()
+    existing = {(profile.config, profile.batch, profile.phase) for profile in profiles}
+    # A config that is measured for quality only has no speed to explain.
+    timed = {point.config for point in plan.points}
     for config in plan.configs:
         if timed and config not in timed:
             continue
         engine = context.engine_of(config)
         if not engine.can_profile:
             observer.warn(
-                f"{engine.name} has no profiler that bitbench supports; {config.name} gets no operator profile"
+                f"{engine.name} has no profiler that bitbench supports; {config.name} gets no "
+                "operator profile"
             )
             continue
         for batch in spec.batch:
-            if all((config, batch, phase) in there for phase in Phase):
+            if all((config, batch, phase) in existing for phase in Phase):
                 continue
             instance_id, log_file = writer.new_instance()
             run = ProfileRun(config, batch, context, instance_id, log_file)

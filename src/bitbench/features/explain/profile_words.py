@@ -1,4 +1,4 @@
-"""Operator profiles as pages and sections: what a step consists of."""
+"""Operator profiles as pages and sections: the parts of a step."""
 
 from collections.abc import Iterator, Sequence
 
@@ -49,33 +49,33 @@ GROUP_NAMES = {
     ProfileGroup.OTHER: "other operators",
     ProfileGroup.FRAMEWORK: "framework overhead",
 }
-# The sum of the groups and the step time that the client measured are from two clocks; further apart than this, one of
-# them did not see what the other saw, and the reader is told.
+# The sum of the groups and the client's step time come from two clocks. If they differ by more
+# than this share, the two did not see the same steps, and the report warns.
 ALLOWED_GAP = 0.05
-WIDE = 110  # characters of a terminal from which there is room for every column of an operator
+WIDE = 110  # columns of a terminal from which every column of an operator fits
 TITLE = say("Where the time of a step goes")
 EXPLANATION = small_print(
-    "From torch's profiler, in starts of their own and after warm-up. A step is one forward pass and everything "
-    "until the next one begins; its groups are means over the profiled steps and add up to it. ",
+    "From torch's profiler, in starts of their own and after warm-up. A step is one forward pass "
+    "and everything until the next one begins; its groups are means over the profiled steps and "
+    "add up to it. ",
     Emphasis(say("Framework overhead")),
-    " is the time outside of operators that compute or move data: Python, scheduling, views, allocation.",
+    " is the time outside of operators that compute or move data: Python, scheduling, views, "
+    "allocation.",
 )
 
 
 def profile_document(profiles: Sequence[OperatorProfile]) -> Document:
     """Show the groups of all profiles side by side, then the operators of each."""
-    each = (Section(_title(profile), _blocks(profile)) for profile in profiles)
-    return Document(TITLE, _groups(profiles), tuple(each))
+    sections = [Section(_title(profile), _blocks(profile)) for profile in profiles]
+    return Document(TITLE, _groups(profiles), tuple(sections))
 
 
-def profile_section(found: Profiles, _: StudySummary) -> Section:
-    """The same for the report of a study."""
-    each = [
-        block
-        for profile in found.profiles
-        for block in (Heading(_title(profile)), *_blocks(profile))
-    ]
-    return Section(TITLE, (*_groups(found.profiles), *each))
+def profile_section(profiles: Profiles, _: StudySummary) -> Section:
+    """Show the same as `profile_document`, as one section of a study's report."""
+    blocks = list(_groups(profiles.profiles))
+    for profile in profiles.profiles:
+        blocks += [Heading(_title(profile)), *_blocks(profile)]
+    return Section(TITLE, tuple(blocks))
 
 
 def _title(profile: OperatorProfile) -> Phrase:
@@ -110,31 +110,27 @@ def _blocks(profile: OperatorProfile) -> tuple[Block, ...]:
 
 
 def _facts(profile: OperatorProfile) -> Iterator[Words]:
-    off, on, cost = _times(profile.unprofiled), _times(profile.profiled), _cost(profile)
     yield say(
         "Median step [10 %, 90 %] with the profiler off ",
-        off,
+        _times(profile.unprofiled),
         ", on ",
-        on,
+        _times(profile.profiled),
         ": the profiler costs ",
-        cost,
+        _cost(profile),
         ".",
     )
-    context = (
-        f"{plural(profile.steps, 'profiled step')} at {profile.context_tokens:,} tokens of context"
-    )
-    total, of_measured = seconds(profile.groups_s), share(1 + profile.agreement)
+    steps = plural(profile.steps, "profiled step")
     yield say(
-        f"{context}; their groups sum to ",
-        total,
+        f"{steps} at {profile.context_tokens:,} tokens of context; their groups sum to ",
+        seconds(profile.groups_s),
         ", ",
-        of_measured,
+        share(1 + profile.agreement),
         " of the step that the client measured.",
     )
     if abs(profile.agreement) > ALLOWED_GAP:
         yield strong(
-            f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same steps, "
-            "or the machine was busy. Profile again before relying on it."
+            f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not "
+            "see the same steps, or the machine was busy. Profile again before relying on it."
         )
     if profile.trace_file is not None:
         yield say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file))
@@ -152,7 +148,7 @@ def _cost(profile: OperatorProfile) -> Quantity:
 
 
 def _operator_table(operators: Sequence[Operator]) -> Table:
-    """The columns of torch's own table, each time in its own unit."""
+    """Return the columns of torch's own table. Each time has its own unit."""
     return table(
         operators,
         words_column("Name", lambda operator: Name(operator.name)),
@@ -160,14 +156,7 @@ def _operator_table(operators: Sequence[Operator]) -> Table:
         number_column("Self CPU %", Unit.NONE, lambda operator: share(operator.self_cpu_share)),
         number_column("Self CPU", Unit.NONE, lambda operator: seconds(operator.self_cpu_s)),
         number_column("CPU total", Unit.NONE, lambda operator: seconds(operator.cpu_total_s)),
-        number_column(
-            "CPU time avg",
-            Unit.NONE,
-            lambda operator: (
-                seconds(operator.cpu_total_s / operator.calls) if operator.calls else None
-            ),
-            shown_from=WIDE,
-        ),
+        number_column("CPU time avg", Unit.NONE, _seconds_per_call, shown_from=WIDE),
         number_column(
             "Self device",
             Unit.NONE,
@@ -179,10 +168,18 @@ def _operator_table(operators: Sequence[Operator]) -> Table:
     )
 
 
-def profile_markdown(of: StudyReport) -> str:
-    """Raises StoreError where the folder has no profile."""
-    if profiles := of.folder.profiles():
-        return markdown(profile_document(profiles))
-    raise StoreError(
-        f"{of.folder.path} has no operator profile; add `profile: {{}}` to its study file and run it again"
-    )
+def _seconds_per_call(operator: Operator) -> Quantity | None:
+    if not operator.calls:
+        return None
+    return seconds(operator.cpu_total_s / operator.calls)
+
+
+def profile_markdown(report: StudyReport) -> str:
+    """Return the operator profiles of a study as Markdown. Raise StoreError if it has none."""
+    profiles = report.folder.profiles()
+    if not profiles:
+        raise StoreError(
+            f"{report.folder.path} has no operator profile; add `profile: {{}}` to its study file "
+            "and run it again"
+        )
+    return markdown(profile_document(profiles))

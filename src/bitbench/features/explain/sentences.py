@@ -1,4 +1,4 @@
-"""The sentences of an explanation, and the section that says how near each point comes to the roof."""
+"""The sentences of an explanation, and the section that compares each point with the roofline."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -42,20 +42,20 @@ from bitbench.reports.document.words import (
 from bitbench.study.model_cost import StepCost
 
 COUNTED = (
-    "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
-    "products and attention. Not counted: norms, sampling, what devices tell each other, and what an engine does "
-    "besides. A decode step is timed as the time per output token, a prefill as the time until all requests of the "
-    "batch have their first token."
+    "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of "
+    "the linear layers, products and attention. Not counted: norms, sampling, what devices tell "
+    "each other, and what an engine does besides. A decode step is timed as the time per output "
+    "token, a prefill as the time until all requests of the batch have their first token."
 )
 EXPERTS_COUNTED = (
-    "Of a mixture's experts those are read that the tokens of a step touch if its router sends them evenly; one that "
-    "prefers some experts reads less."
+    "Of a mixture's experts those are read that the tokens of a step touch if its router sends "
+    "them evenly; one that prefers some experts reads less."
 )
 BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
 
 
 class RoofLine(NamedTuple):
-    """A phase of a config at a workload: what a step asks for, and how fast it is."""
+    """A phase of a config at a workload: the cost of a step, its fastest and its measured time."""
 
     workload: str
     phase: Phase
@@ -64,27 +64,36 @@ class RoofLine(NamedTuple):
     attainable: Attainable | None
     step_s: float
 
+    @property
+    def fastest_s(self) -> float | None:
+        return None if self.attainable is None else self.attainable.seconds
 
-def roofline_section(found: Roofline, _: StudySummary) -> Section:
-    lines = [
-        RoofLine(
-            point.point.workload,
-            point.phase,
-            point.point.config.name,
-            point.cost,
-            point.attainable,
-            point.step_s,
+    @property
+    def bound(self) -> str | None:
+        return None if self.attainable is None else BOUNDS[self.attainable.bound]
+
+    @property
+    def roof_share(self) -> float | None:
+        return None if self.attainable is None else self.attainable.seconds / self.step_s
+
+
+def roofline_section(roofline: Roofline, _: StudySummary) -> Section:
+    """Build the section that compares every point with the roofline."""
+    lines = []
+    for point in roofline.points:
+        config = point.point.config.name
+        line = RoofLine(
+            point.point.workload, point.phase, config, point.cost, point.attainable, point.step_s
         )
-        for point in found.points
-    ]
-    return asked_of_step_section("How near to the roof", lines, found.roof)
+        lines.append(line)
+    return asked_of_step_section("How near to the roof", lines, roofline.roof)
 
 
 def asked_of_step_section(
     title: str, lines: Sequence[RoofLine], roof: MachineRoof | None
 ) -> Section:
-    """What steps have to read and compute, how fast that could be here, and how fast it is."""
-    asked = table(
+    """Build a section on each step's bytes and operations, its fastest and its measured time."""
+    steps = table(
         lines,
         words_column("Workload", lambda line: Name(line.workload)),
         words_column("Phase", lambda line: line.phase.value),
@@ -94,42 +103,36 @@ def asked_of_step_section(
         number_column("KV cache", Unit.BYTES, lambda line: line.cost.kv_bytes),
         number_column("Activations", Unit.BYTES, lambda line: line.cost.activation_bytes),
         number_column("Work", "Gflop", lambda line: line.cost.flops / 1e9),
-        number_column(
-            "Fastest here",
-            Unit.SECONDS,
-            lambda line: line.attainable.seconds if line.attainable else None,
-        ),
-        words_column(
-            "Bound by", lambda line: BOUNDS[line.attainable.bound] if line.attainable else None
-        ),
+        number_column("Fastest here", Unit.SECONDS, lambda line: line.fastest_s),
+        words_column("Bound by", lambda line: line.bound),
         number_column("Measured", Unit.SECONDS, lambda line: line.step_s),
-        number_column(
-            "Share reached",
-            Unit.SHARE,
-            lambda line: line.attainable.seconds / line.step_s if line.attainable else None,
-        ),
+        number_column("Share reached", Unit.SHARE, lambda line: line.roof_share),
         drop_empty=True,
     )
-    has_experts = any(line.cost.touched_experts is not None for line in lines)
-    counted = f"{COUNTED} {EXPERTS_COUNTED}" if has_experts else COUNTED
-    blocks: list[Block] = [] if roof is None else [Paragraph(roof_sentence(roof))]
-    if any(line.attainable and line.attainable.seconds > line.step_s for line in lines):
+    blocks: list[Block] = []
+    if roof is not None:
+        blocks.append(Paragraph(roof_sentence(roof)))
+    if any((line.fastest_s or 0.0) > line.step_s for line in lines):
         blocks.append(
             paragraph(
-                "More than all of the roof was reached: it was measured while this machine was slower; "
-                "remove roof.json to repeat it."
+                "More than all of the roof was reached: it was measured while this machine was "
+                "slower; remove roof.json to repeat it."
             )
         )
-    return Section(say(title), (*blocks, asked, small_print(counted)))
+    has_experts = any(line.cost.touched_experts is not None for line in lines)
+    counted = f"{COUNTED} {EXPERTS_COUNTED}" if has_experts else COUNTED
+    return Section(say(title), (*blocks, steps, small_print(counted)))
 
 
 def roof_sentence(roof: MachineRoof) -> Phrase:
+    """Return how fast a machine reads and computes."""
+
     def billions(rate: Readings, unit: str) -> Quantity | None:
         return number(rate.best / 1e9, unit)
 
-    int8 = (
-        say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8") if roof.int8_ops_per_s else ()
-    )
+    int8: Phrase = ()
+    if roof.int8_ops_per_s:
+        int8 = say(", ", billions(roof.int8_ops_per_s, "Gop/s"), " in int8")
     return say(
         "This machine reads ",
         billions(roof.read_bytes_per_s, "GB/s"),
@@ -145,7 +148,7 @@ def roof_sentence(roof: MachineRoof) -> Phrase:
     )
 
 
-NOT_KNOWN = "What is not known"  # the section that says what would tell more
+NOT_KNOWN = "What is not known"  # title of the section on missing evidence
 CAUSE_NAMES = {
     Cause.DEQUANTIZATION: "dequantization",
     Cause.KERNEL: "products (kernel)",
@@ -171,100 +174,115 @@ PATHS = {
 
 
 def explained_phase_name(account: PhaseAccount) -> str:
+    """Return the phase's name as a capitalized word."""
     return "Prefill" if account.phase is Phase.PREFILL else "Decode"
 
 
-def explained_speed_sentence(of: Explanation) -> Phrase:
-    """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
-    speed = times(of.speed)
-    own, baseline = (
-        mean_quantity(figure, of.definition)
-        for figure in (of.own_primary_metric, of.baseline_primary_metric)
-    )
-    if speed is None or own is None or baseline is None:
+def explained_speed_sentence(explanation: Explanation) -> Phrase:
+    """Return the measured speed and whether it differs from the baseline's.
+
+    `Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s …): …`
+    """
+    speed = times(explanation.speed)
+    definition = explanation.definition
+    variant_metric = mean_quantity(explanation.own_primary_metric, definition)
+    baseline_metric = mean_quantity(explanation.baseline_primary_metric, definition)
+    if speed is None or variant_metric is None or baseline_metric is None:
         return say("Measured: nothing that can be compared.")
-    what = f" as fast as the baseline by {of.definition.name} ("
-    return say("Measured: ", speed, what, own, " against ", baseline, f"): {_standing(of)}.")
+    return say(
+        "Measured: ",
+        speed,
+        f" as fast as the baseline by {definition.name} (",
+        variant_metric,
+        " against ",
+        baseline_metric,
+        f"): {_standing(explanation)}.",
+    )
 
 
 def is_explained_by_chance(speed: Estimate) -> bool:
+    """Return True if the interval of a speed-up contains 1."""
     return speed.interval is not None and not speed.excludes(1)
 
 
-def _standing(of: Explanation) -> str:
-    assert of.speed is not None
-    if of.speed.interval is None:
+def _standing(explanation: Explanation) -> str:
+    assert explanation.speed is not None
+    if explanation.speed.interval is None:
         return "too few trials to say more"
-    if is_explained_by_chance(of.speed):
+    if is_explained_by_chance(explanation.speed):
         return "the difference is not significant"
-    return "it is significantly slower" if of.speed.is_below(1) else "it is significantly faster"
+    if explanation.speed.is_below(1):
+        return "it is significantly slower"
+    return "it is significantly faster"
 
 
-def expected_sentence(of: Explanation) -> Phrase:
-    """Empty where the size of the weights is not known."""
-    own, baseline = of.own.stored_bytes, of.baseline.stored_bytes
-    if own is None or baseline is None:
+def expected_sentence(explanation: Explanation) -> Phrase:
+    """Return the expected gains, or an empty phrase if the size of the weights is unknown."""
+    stored = explanation.own.stored_bytes
+    baseline_stored = explanation.baseline.stored_bytes
+    if stored is None or baseline_stored is None:
         return ()
-    takes = say(
-        "Expected: its weights take ", size(own), " where the baseline's take ", size(baseline)
-    )
     parts: list[Words] = [
         say(
-            takes,
+            "Expected: its weights take ",
+            size(stored),
+            " where the baseline's take ",
+            size(baseline_stored),
             ", so a step that only reads them would be ",
-            Quantity(baseline / own, Unit.RATIO),
+            Quantity(baseline_stored / stored, Unit.RATIO),
             " as fast",
         )
     ]
-    for account in of.phases:
+    for account in explanation.phases:
         if account.expected_gain is None:
             continue
-        how = " with KV cache and activations"
+        basis = " with KV cache and activations"
         if account.is_roofline and account.own.attainable is not None:
-            how = f" under this machine's roof, where {BOUNDS[account.own.attainable.bound]} bounds it"
-        parts.append(
-            say(f"{account.phase.value} ", Quantity(account.expected_gain, Unit.RATIO), how)
-        )
+            bound = BOUNDS[account.own.attainable.bound]
+            basis = f" under this machine's roof, where {bound} bounds it"
+        gain = Quantity(account.expected_gain, Unit.RATIO)
+        parts.append(say(f"{account.phase.value} ", gain, basis))
     return say(joined(parts, "; "), ".")
 
 
-def kernel_path_sentence(of: Explanation) -> Phrase:
-    """That its weights are made dense again, where the records show it; else empty."""
-    if of.own.is_expanded:
+def kernel_path_sentence(explanation: Explanation) -> Phrase:
+    """Return that the variant's weights become dense again, or an empty phrase if they do not."""
+    variant = explanation.own
+    if variant.is_expanded:
         return say(
             "It runs dense: its weights were expanded while they were loaded (",
-            size(of.own.stored_bytes),
+            size(variant.stored_bytes),
             " stored, ",
-            size(of.own.loaded_bytes),
+            size(variant.loaded_bytes),
             " in memory), so a step reads no fewer bytes than the baseline's.",
         )
-    if of.own.path is not KernelPath.DEQUANTIZED or not of.own.is_quantized:
+    if variant.path is not KernelPath.DEQUANTIZED or not variant.is_quantized:
         return ()
-    is_timed = any(
-        part.cause is Cause.DEQUANTIZATION for account in of.phases for part in account.parts
-    )
-    untimed = (
-        "" if is_timed else f"; how much time that takes is not measured (see {NOT_KNOWN.lower()})"
-    )
+    untimed = f"; how much time that takes is not measured (see {NOT_KNOWN.lower()})"
+    for account in explanation.phases:
+        if any(part.cause is Cause.DEQUANTIZATION for part in account.parts):
+            untimed = ""
     return say(
-        f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}."
+        "Its kernel makes dense weights of the stored ones before each product and multiplies "
+        f"those{untimed}."
     )
 
 
-def explained_warnings_sentence(of: Explanation) -> Phrase:
-    """What the engine itself says against its speed; empty where it says nothing."""
-    said = [say("“", warning, "”") for warning in of.own.warnings]
-    return say("The engine warns: ", joined(said, "; "), ".") if said else ()
+def explained_warnings_sentence(explanation: Explanation) -> Phrase:
+    """Return the engine's own warnings about speed, or an empty phrase if it has none."""
+    warnings = [say("“", warning, "”") for warning in explanation.own.warnings]
+    if not warnings:
+        return ()
+    return say("The engine warns: ", joined(warnings, "; "), ".")
 
 
-def cause_sentence(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
-    """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
-    head = f"{explained_phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
+def cause_sentence(explanation: Explanation, account: PhaseAccount, part: Part) -> Phrase:
+    """Return one cause with its excess: `Decode, dequantization: 6.7 ms more per step than …`"""
     return say(
-        head,
+        f"{explained_phase_name(account)}, {CAUSE_NAMES[part.cause]}: ",
         seconds(part.excess_s),
         " more per step than expected: ",
-        _why(of, part),
+        _why(explanation, part),
         _grown(part),
         ".",
     )
@@ -276,88 +294,102 @@ def _grown(part: Part) -> Phrase:
     return say(", ", seconds(part.own_s), " where the baseline takes ", seconds(part.baseline_s))
 
 
-def _why(of: Explanation, part: Part) -> Phrase:
-    if part.cause is Cause.DEQUANTIZATION and of.own.is_expanded:
-        stored, loaded = size(of.own.stored_bytes), size(of.own.loaded_bytes)
-        memory = say("the weights are stored in ", stored, " but take ", loaded, " in memory")
-        return say(memory, ", so each step reads dense weights")
-    if part.cause is Cause.FRAMEWORK:
+def _why(explanation: Explanation, part: Part) -> Phrase:
+    variant = explanation.own
+    if part.cause is Cause.DEQUANTIZATION and variant.is_expanded:
         return say(
-            f"work between the operators does not shrink at a batch of {of.workload.concurrency}"
+            "the weights are stored in ",
+            size(variant.stored_bytes),
+            " but take ",
+            size(variant.loaded_bytes),
+            " in memory",
+            ", so each step reads dense weights",
         )
+    if part.cause is Cause.FRAMEWORK:
+        batch = explanation.workload.concurrency
+        return say(f"work between the operators does not shrink at a batch of {batch}")
     return say(REASONS.get(part.cause, "they do not shrink with the weights"))
 
 
 def unexplained_sentence(account: PhaseAccount) -> Phrase:
+    """Return how much of a step's time no cause explains."""
     assert account.unexplained is not None
-    rest, known = account.unexplained.excess_s, account.unexplained_s
-    step = account.own.step.value
-    expected_step = seconds(account.expected_s)
+    rest_s = account.unexplained.excess_s
+    estimate = account.unexplained_s
+    step_s = account.own.step.value
     head = say(
         f"{explained_phase_name(account)}: a step takes ",
-        seconds(step),
+        seconds(step_s),
         ", expected ",
-        expected_step,
+        seconds(account.expected_s),
         "; ",
     )
-    left = quantity(known, Unit.SECONDS) or seconds(rest)
-    if known is not None and not known.excludes(0):
+    unexplained = quantity(estimate, Unit.SECONDS) or seconds(rest_s)
+    if estimate is not None and not estimate.excludes(0):
         return say(
             head,
-            left,
+            unexplained,
             " is left unexplained, which is within the error of the trials: it may be nothing.",
         )
-    if rest < 0:
+    if rest_s < 0:
         return say(
-            head, seconds(-rest), " less than the causes add up to, and that is unexplained."
+            head, seconds(-rest_s), " less than the causes add up to, and that is unexplained."
         )
-    of_step = share(rest / step)
     return say(
         head,
-        left,
+        unexplained,
         " of it (",
-        of_step,
+        share(rest_s / step_s),
         " of the step) is unexplained: no record says where it goes.",
     )
 
 
 def shares_sentence(account: PhaseAccount) -> Phrase:
-    """How the lines of a phase's table are made."""
+    """Return how the lines of a phase's table are computed."""
     assert account.expected_gain is not None
-    how = "by the roofline" if account.is_roofline else "by bytes alone"
+    basis = "by the roofline" if account.is_roofline else "by bytes alone"
+    source = ""
+    if account.is_profiled:
+        source = (
+            " Lines are the shares of operator profiles, applied to steps with the profiler off."
+        )
     return say(
         "Expected is ",
         share(1 / account.expected_gain),
-        f" of the baseline's time ({how}). A line's excess is what it takes beyond that share of the baseline's line: "
-        "it did not shrink, or it grew.",
-        " Lines are the shares of operator profiles, applied to steps with the profiler off."
-        if account.is_profiled
-        else "",
+        f" of the baseline's time ({basis}). A line's excess is what it takes beyond that share of "
+        "the baseline's line: it did not shrink, or it grew.",
+        source,
     )
 
 
 def explained_kernel_sentence(side: Side) -> Phrase:
-    how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
+    """Return the kernels of one side, the path of most layers, and the engine's notes."""
+    path = ""
+    if side.path:
+        path = f"; most of its layers run on a kernel that {PATHS[side.path]}"
     kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
-    return say(
-        Name(side.config.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes)
-    )
+    notes = [f" {note}." for note in side.notes]
+    return say(Name(side.config.name), ": ", kernels, path, ".", *notes)
 
 
-def gap_sentence(of: Explanation, found: Gap) -> Phrase:
-    """What is not known, and what would tell."""
-    batch = of.workload.concurrency
-    said = {
+def gap_sentence(explanation: Explanation, gap: Gap) -> Phrase:
+    """Return what is unknown, and how to measure it."""
+    batch = explanation.workload.concurrency
+    sentences = {
         Missing.PROFILE: "Which operators take the time: there is no operator profile of both; ",
-        Missing.PROFILE_BATCH: f"Which operators take the time at a batch of {batch}: profiles are of batch "
-        f"{found.detail}; ",
-        Missing.PROFILER: f"Which operators take the time: bitbench has no profiler for {found.detail}.",
-        Missing.ROOF: f"What this machine can do at most, and so what prefill could gain: {found.detail}.",
-        Missing.COST: f"What a step of this model has to read and compute: {found.detail}.",
+        Missing.PROFILE_BATCH: f"Which operators take the time at a batch of {batch}: profiles are "
+        f"of batch {gap.detail}; ",
+        Missing.PROFILER: "Which operators take the time: bitbench has no profiler for "
+        f"{gap.detail}.",
+        Missing.ROOF: "What this machine can do at most, and so what prefill could gain: "
+        f"{gap.detail}.",
+        Missing.COST: f"What a step of this model has to read and compute: {gap.detail}.",
         Missing.PHASES: "Prefill and decode apart: the records have no times of single tokens.",
-        Missing.STARTS: "How much a restart would change: one side has a single start of its engine.",
-    }[found.missing]
-    if found.missing not in (Missing.PROFILE, Missing.PROFILE_BATCH):
-        return say(said)
+        Missing.STARTS: "How much a restart would change: one side has a single start of its "
+        "engine.",
+    }
+    sentence = sentences[gap.missing]
+    if gap.missing not in (Missing.PROFILE, Missing.PROFILE_BATCH):
+        return say(sentence)
     setting = Name(f"profile: {{batch: {batch}}}")
-    return say(said, "add ", setting, " to study.yaml and repeat ", Name("bitbench run"), ".")
+    return say(sentence, "add ", setting, " to study.yaml and repeat ", Name("bitbench run"), ".")

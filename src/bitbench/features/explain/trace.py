@@ -1,7 +1,7 @@
-"""A Chrome trace as torch's profiler writes it: its steps, and what each operator or kernel took of them by itself.
+"""Read a Chrome trace of torch's profiler, and divide its steps among operators and kernels.
 
-vLLM marks every step in its trace with what it computes, such as `execute_context_1(128)_generation_0(0)`: one prompt
-of 128 tokens and no running sequence. The transformers server marks its steps alike.
+vLLM marks every step in its trace with its content. `execute_context_1(128)_generation_0(0)` means
+one prompt of 128 tokens and no running sequence. The transformers server uses the same marks.
 """
 
 import gzip
@@ -23,23 +23,27 @@ from bitbench.util.errors import ProfileError
 _CHUNK = 1 << 20
 _EVENTS = '"traceEvents"'
 _BETWEEN = " \t\r\n,"
-_OPERATOR, _ANNOTATION = "cpu_op", "user_annotation"
+_OPERATOR = "cpu_op"
+_ANNOTATION = "user_annotation"
 # Not yet run on a GPU.
-_DEVICE, _DEVICE_ANNOTATION = ("kernel", "gpu_memcpy", "gpu_memset"), "gpu_user_annotation"
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_DEVICE_ANNOTATION = "gpu_user_annotation"
 
 
 class Span(NamedTuple):
-    """An operator or an annotation; times in microseconds of the trace's own clock."""
+    """An operator or an annotation, with times in microseconds of the trace's own clock."""
 
     thread: int
     start: float
     end: float
     name: str
     is_operator: bool
-    correlation: int | None  # what device kernels that it launched are marked with
+    correlation: int | None  # the mark of the device kernels that it launched
 
 
 class DeviceWork(NamedTuple):
+    """A kernel or a copy on the device, with times in microseconds."""
+
     name: str
     correlation: int | None
     start: float
@@ -47,7 +51,7 @@ class DeviceWork(NamedTuple):
 
 
 class DeviceMark(NamedTuple):
-    """An annotation of the host, from the first to the last of the kernels that were launched within it."""
+    """An annotation of the host, from its first to its last kernel on the device."""
 
     name: str
     start: float
@@ -55,19 +59,20 @@ class DeviceMark(NamedTuple):
 
 
 class ChromeTrace(NamedTuple):
+    """The events of a trace that a profile needs."""
+
     spans: list[Span]
     device: list[DeviceWork]
     device_marks: list[DeviceMark]
 
 
 def read_trace(path: Path) -> ChromeTrace:
-    """What a profile needs of it; events that are damaged or of another kind are passed over."""
+    """Return the operators, kernels and marks of a trace. Damaged and other events are skipped.
+
+    Raise ProfileError if the file is incomplete.
+    """
     trace = ChromeTrace([], [], [])
-    with (
-        gzip.open(path, "rt", encoding="utf-8")
-        if path.suffix == ".gz"
-        else path.open(encoding="utf-8") as file
-    ):
+    with _open_text(path) as file:
         try:
             for event in _events(file):
                 _sort_in(event, trace)
@@ -78,21 +83,30 @@ def read_trace(path: Path) -> ChromeTrace:
     return trace
 
 
+def _open_text(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8")
+    return path.open(encoding="utf-8")
+
+
 def _events(file: IO[str]) -> Iterator[Json]:
-    """The members of `traceEvents`, one after the other, with no more than a chunk in memory."""
-    decoder, text, place = json.JSONDecoder(), _skip_to_events(file), 0
+    """Yield the members of `traceEvents` with no more than a chunk in memory."""
+    decoder = json.JSONDecoder()
+    text = _skip_to_events(file)
+    position = 0
     while True:
-        while place < len(text) and text[place] in _BETWEEN:
-            place += 1
-        if place < len(text) and text[place] == "]":
+        while position < len(text) and text[position] in _BETWEEN:
+            position += 1
+        if position < len(text) and text[position] == "]":
             return
         try:
-            event, place = decoder.raw_decode(text, place)
+            event, position = decoder.raw_decode(text, position)
         except ValueError:
             more = file.read(_CHUNK)
             if not more:
                 raise ValueError("it ends in the middle of its events") from None
-            text, place = text[place:] + more, 0
+            text = text[position:] + more
+            position = 0
             continue
         yield event
 
@@ -101,48 +115,36 @@ def _skip_to_events(file: IO[str]) -> str:
     text = ""
     while more := file.read(_CHUNK):
         text += more
-        place = text.find(_EVENTS)
-        if place >= 0:
-            opening = text.find("[", place)
-            if opening >= 0:
-                return text[opening + 1 :]
+        key = text.find(_EVENTS)
+        opening = text.find("[", key)
+        if key >= 0 and opening >= 0:
+            return text[opening + 1 :]
     raise ValueError("it has no traceEvents")
 
 
 def _sort_in(event: Json, trace: ChromeTrace) -> None:
+    """Append the event to its list in the trace. Skip events that a profile does not need."""
     if not isinstance(event, dict) or not isinstance(event.get("ts"), (int, float)):
         return
-    kind, start, arguments = event.get("cat"), float(event["ts"]), event.get("args") or {}
+    kind = event.get("cat")
+    name = str(event.get("name"))
+    start = float(event["ts"])
+    arguments = event.get("args") or {}
     if kind in _DEVICE:
-        work = DeviceWork(
-            str(event.get("name")),
-            arguments.get("External id"),
-            start,
-            float(event.get("dur") or 0.0),
-        )
-        trace.device.append(work)
-        return
-    if kind == _DEVICE_ANNOTATION:
-        trace.device_marks.append(
-            DeviceMark(str(event.get("name")), start, start + float(event.get("dur") or 0.0))
-        )
-        return
-    if not isinstance(event.get("tid"), int):
-        return
-    thread = event["tid"]
-    if kind in (_OPERATOR, _ANNOTATION) and event.get("ph") == "X":
+        correlation = arguments.get("External id")
+        duration = float(event.get("dur") or 0.0)
+        trace.device.append(DeviceWork(name, correlation, start, duration))
+    elif kind == _DEVICE_ANNOTATION:
         end = start + float(event.get("dur") or 0.0)
+        trace.device_marks.append(DeviceMark(name, start, end))
+    elif kind in (_OPERATOR, _ANNOTATION) and event.get("ph") == "X":
+        thread = event.get("tid")
+        if not isinstance(thread, int):
+            return
+        end = start + float(event.get("dur") or 0.0)
+        correlation = arguments.get("External id")
         is_operator = kind == _OPERATOR
-        trace.spans.append(
-            Span(
-                thread,
-                start,
-                end,
-                str(event.get("name")),
-                is_operator,
-                arguments.get("External id"),
-            )
-        )
+        trace.spans.append(Span(thread, start, end, name, is_operator, correlation))
 
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -150,25 +152,27 @@ _ARRIVING = 2  # full steps
 
 
 class Step(NamedTuple):
-    """From its own beginning to that of the next step, in microseconds: nothing between two steps is lost."""
+    """A step from its own beginning to the next one's, in microseconds. No time is lost."""
 
     thread: int
     start: float
     end: float
-    mark: str = ""  # what the engine calls it
+    mark: str = ""  # the engine's name for it
 
 
 class StepShape(NamedTuple):
+    """A full step of a phase: how many sequences it holds, and how long their prompts are."""
+
     phase: Phase
     batch: int
     input_tokens: int
 
     def is_marked(self, name: str) -> bool:
-        """Whether a mark is that of a full step of this phase, and not one in which some sequences are missing."""
-        found = _MARK.fullmatch(name)
-        if found is None:
+        """Return True if a mark names a full step of this phase, with no sequence missing."""
+        match = _MARK.fullmatch(name)
+        if match is None:
             return False
-        prompts, prompt_tokens, sequences, _ = map(int, found.groups())
+        prompts, prompt_tokens, sequences, _ = map(int, match.groups())
         if self.phase is Phase.DECODE:
             return prompts == 0 and sequences == self.batch
         return (
@@ -179,36 +183,44 @@ class StepShape(NamedTuple):
 
 
 def steps_in_trace(trace: ChromeTrace, shape: StepShape) -> list[Step]:
-    """The full steps of a phase that another step of work followed at once."""
-    marks = sorted(
-        (span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start
-    )
-    steps = [
-        Step(mark.thread, mark.start, following.start, mark.name)
-        for mark, following in itertools.pairwise(marks)
-        if shape.is_marked(mark.name) and _does_work(following) and mark.thread == following.thread
-    ]
+    """Return the full steps of a phase that another step with work follows at once.
+
+    Raise ProfileError if there are none.
+    """
+    marks = [span for span in trace.spans if _MARK.fullmatch(span.name)]
+    marks.sort(key=lambda span: span.start)
+    steps = []
+    for mark, following in itertools.pairwise(marks):
+        same_thread = mark.thread == following.thread
+        if shape.is_marked(mark.name) and _does_work(following) and same_thread:
+            steps.append(Step(mark.thread, mark.start, following.start, mark.name))
     if not steps:
-        seen = ", ".join(sorted({mark.name for mark in marks})[:5]) or "none"
+        names = sorted({mark.name for mark in marks})
+        marked = ", ".join(names[:5]) or "none"
         raise ProfileError(
-            f"the trace has no {shape.phase.value} step of {shape.batch} sequences that another one follows "
-            f"(marks in it: {seen}); try a smaller batch or shorter prompts, which the engine does not split"
+            f"the trace has no {shape.phase.value} step of {shape.batch} sequences that another "
+            f"one follows (marks in it: {marked}); try a smaller batch or shorter prompts, which "
+            "the engine does not split"
         )
-    # While the first ones are computed the other prompts are still arriving; the client leaves them out as well.
-    return steps[_ARRIVING:] if shape.phase is Phase.PREFILL and len(steps) > _ARRIVING else steps
+    # The other prompts still arrive during the first steps. The client leaves them out, too.
+    if shape.phase is Phase.PREFILL and len(steps) > _ARRIVING:
+        return steps[_ARRIVING:]
+    return steps
 
 
 def _does_work(mark: Span) -> bool:
-    """vLLM makes an empty step to clear up when nothing is left to do, and then waits."""
-    found = _MARK.fullmatch(mark.name)
-    return found is not None and any(int(count) for count in found.groups())
+    """Return False for vLLM's empty step, which cleans up when no work is left, and then waits."""
+    match = _MARK.fullmatch(mark.name)
+    return match is not None and any(map(int, match.groups()))
 
 
 def prefill_seconds_beside_trace(first_tokens: Sequence[float], batch: int) -> tuple[float, ...]:
-    """From the arrival of first tokens when prompts wait in line: one step for each `batch` of them.
+    """Return the seconds of each prefill step, from the arrival of first tokens.
 
-    Tokens of a step arrive together, so from a token to the one `batch` places later is one step, wherever the steps
-    begin. The first and the last step may be smaller, and the second may begin while prompts still arrive: left out.
+    Prompts wait in line, and the tokens of a step arrive together. So one step passes between a
+    token and the token `batch` positions later, wherever the steps begin. The first and last step
+    are left out because they may be smaller. The second is left out because it may begin while
+    prompts still arrive.
     """
     arrivals = sorted(first_tokens)[2 * batch - 1 : len(first_tokens) - batch]
     times = arrivals[::batch]
@@ -216,17 +228,18 @@ def prefill_seconds_beside_trace(first_tokens: Sequence[float], batch: int) -> t
 
 
 def decode_seconds_beside_trace(streams: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """From the arrival of tokens in each stream: the gaps of one stream while all of them were decoding.
+    """Return the seconds of each decode step: the gaps of one stream while all streams decoded.
 
-    Without the last: in the trace no step follows it, so its end is not known there.
+    The last one is left out. No step follows it in the trace, so the trace does not have its end.
     """
-    begun, ended = max(times[0] for times in streams), min(times[-1] for times in streams)
-    times = [at for at in streams[0] if begun <= at <= ended][:-1]
+    start = max(arrivals[0] for arrivals in streams)
+    end = min(arrivals[-1] for arrivals in streams)
+    times = [arrival for arrival in streams[0] if start <= arrival <= end][:-1]
     return tuple(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 _MICROSECOND = 1e-6
-# Of the device's time in the steps; where operators explain less of it, graphs were replayed.
+# Share of the device's time in the steps. If operators explain less of it, graphs were replayed.
 _EXPLAINED_SHARE = 0.9
 _LONGEST_NAME = 160  # a kernel's template arguments may fill pages
 
@@ -234,50 +247,60 @@ _LONGEST_NAME = 160  # a kernel's template arguments may fill pages
 def _graph_kernels(
     trace: ChromeTrace, steps: Sequence[Step], explained_s: float, table: GroupTable
 ) -> list[Operator]:
-    """Every kernel of these steps under its own name, the longest first; empty where operators explain them
-    (`explained_s`), or the device has no marks of these steps."""
+    """Return every kernel of these steps under its own name, the longest first.
+
+    Return an empty list if operators explain the kernels' time (`explained_s`), or if the device
+    has no marks of these steps.
+    """
     marks = _marks_of(trace, steps)
     inside = [work for work in trace.device if _is_inside(work.start, marks)]
     all_s = _MICROSECOND * sum(work.duration for work in inside)
     if not inside or explained_s >= _EXPLAINED_SHARE * all_s:
         return []
-    named: dict[str, list[DeviceWork]] = defaultdict(list)
+    by_name: dict[str, list[DeviceWork]] = defaultdict(list)
     for work in inside:
-        is_long = len(work.name) > _LONGEST_NAME
-        named[f"{work.name[: _LONGEST_NAME - 1]}…" if is_long else work.name].append(work)
-    kernels = [
-        Operator(
+        by_name[_shorten(work.name)].append(work)
+    kernels = []
+    for name, calls in by_name.items():
+        kernel = Operator(
             name=name,
-            group=table.group_of(same[0].name)[0],
-            calls=len(same),
+            group=table.group_of(calls[0].name)[0],
+            calls=len(calls),
             self_cpu_s=0.0,
             self_cpu_share=0.0,
             cpu_total_s=0.0,
-            self_device_s=_MICROSECOND * sum(work.duration for work in same),
+            self_device_s=_MICROSECOND * sum(work.duration for work in calls),
         )
-        for name, same in named.items()
-    ]
+        kernels.append(kernel)
     return sorted(kernels, key=lambda kernel: kernel.self_device_s or 0.0, reverse=True)
 
 
+def _shorten(name: str) -> str:
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[: _LONGEST_NAME - 1]}…"
+
+
 def _marks_of(trace: ChromeTrace, steps: Sequence[Step]) -> list[DeviceMark]:
-    """The device's side of the steps: as many of their names, the last ones, since the first may be left out."""
+    """Return the device's marks of the steps.
+
+    There are at most as many as steps, the last ones, because the first steps may be left out.
+    """
     names = {step.mark for step in steps}
-    marks = sorted(
-        (mark for mark in trace.device_marks if mark.name in names), key=lambda mark: mark.start
-    )
+    marks = [mark for mark in trace.device_marks if mark.name in names]
+    marks.sort(key=lambda mark: mark.start)
     return marks[-len(steps) :]
 
 
 def _is_inside(moment: float, spans: Sequence[DeviceMark | Step]) -> bool:
-    """`spans`: one after the other."""
-    place = bisect_right(spans, moment, key=lambda span: span.start) - 1
-    return place >= 0 and moment < spans[place].end
+    """Return True if one of the spans, which are in order, contains this moment."""
+    index = bisect_right(spans, moment, key=lambda span: span.start) - 1
+    return index >= 0 and moment < spans[index].end
 
 
 @dataclass
 class _Sum:
-    """One operator within one group: the same name may serve attention here and be a plain copy there."""
+    """The times of an operator in one group. The same operator may be a part of several groups."""
 
     calls: int = 0
     self_us: float = 0.0
@@ -287,11 +310,11 @@ class _Sum:
 
 @dataclass
 class _Open:
-    """An operator whose end has not come yet, while a thread is walked through."""
+    """An operator that has not ended yet, during the walk through a thread."""
 
     span: Span
     group: ProfileGroup
-    owns: bool  # what it calls belongs to its group
+    owns: bool  # operators that it calls belong to its group
     children_us: float = 0.0
 
 
@@ -301,61 +324,74 @@ _Key = tuple[str, ProfileGroup]
 def divide_traced_steps(
     trace: ChromeTrace, steps: Sequence[Step], table: GroupTable
 ) -> tuple[list[Operator], list[GroupTime]]:
-    """The operators of these steps, and the groups of one step.
+    """Return the operators of these steps, and the groups of one step.
 
-    Where device kernels were recorded a group's time is theirs, and the rest of a step is time in which the device
-    had nothing to do (not yet run on a GPU); otherwise it is the operators' self time on the thread of the steps.
-    Kernels belong to the operator that launched them, but for those of a CUDA graph: within a replay there is no
-    operator, and kernels are grouped by their own names.
+    With device kernels, a group's time is the time of its kernels. The rest of a step is time in
+    which the device was idle (not yet run on a GPU). Without them, a group's time is the self time
+    of its operators on the thread of the steps. A kernel belongs to the operator that launched it.
+    A replayed CUDA graph has no operators, so its kernels are grouped by their own names.
     """
-    sums = _sums(trace, steps, table)
     step_s = _MICROSECOND * sum(step.end - step.start for step in steps) / len(steps)
     on_device = bool(trace.device)
-    operators = _operators(sums, on_device)
-    if on_device and (
-        kernels := _graph_kernels(
-            trace, steps, sum(operator.self_device_s or 0.0 for operator in operators), table
-        )
-    ):
-        operators = [
-            *kernels,
-            *(operator.model_copy(update={"self_device_s": 0.0}) for operator in operators),
-        ]
+    operators = _operators(_sums(trace, steps, table), on_device)
+    if on_device:
+        operators = _add_graph_kernels(operators, trace, steps, table)
     seconds = dict.fromkeys(ProfileGroup, 0.0)
     calls = dict.fromkeys(ProfileGroup, 0)
     for operator in operators:
-        seconds[operator.group] += (
-            (operator.self_device_s or 0.0) if on_device else operator.self_cpu_s
-        )
+        self_s = operator.self_cpu_s
+        if on_device:
+            self_s = operator.self_device_s or 0.0
+        seconds[operator.group] += self_s
         calls[operator.group] += operator.calls
     seconds[ProfileGroup.FRAMEWORK] += step_s * len(steps) - sum(seconds.values())
-    groups = [
-        GroupTime(group=group, step_s=seconds[group] / len(steps), calls=calls[group] / len(steps))
-        for group in ProfileGroup
-        if calls[group] or group is ProfileGroup.FRAMEWORK
-    ]
+    groups = []
+    for group in ProfileGroup:
+        if calls[group] or group is ProfileGroup.FRAMEWORK:
+            step_calls = calls[group] / len(steps)
+            step_seconds = seconds[group] / len(steps)
+            groups.append(GroupTime(group=group, step_s=step_seconds, calls=step_calls))
     return operators, groups
 
 
+def _add_graph_kernels(
+    operators: list[Operator], trace: ChromeTrace, steps: Sequence[Step], table: GroupTable
+) -> list[Operator]:
+    """Put the kernels of replayed graphs before the operators, if there are any.
+
+    The kernels then hold all device time, so the operators keep none.
+    """
+    explained_s = sum(operator.self_device_s or 0.0 for operator in operators)
+    kernels = _graph_kernels(trace, steps, explained_s, table)
+    if not kernels:
+        return operators
+    for operator in operators:
+        kernels.append(operator.model_copy(update={"self_device_s": 0.0}))
+    return kernels
+
+
 def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[_Key, _Sum]:
+    """Add up the operators of the steps by name and group."""
     sums: dict[_Key, _Sum] = defaultdict(_Sum)
-    device = _device_times(trace)
+    device_us = _device_times(trace)
     for thread in {step.thread for step in steps}:
-        own = sorted((step for step in steps if step.thread == thread), key=lambda step: step.start)
+        thread_steps = [step for step in steps if step.thread == thread]
+        thread_steps.sort(key=lambda step: step.start)
         for ended in _walk(trace, thread, table):
-            if not _is_inside(ended.span.start, own):
+            if not _is_inside(ended.span.start, thread_steps):
                 continue
-            total = ended.span.end - ended.span.start
+            total_us = ended.span.end - ended.span.start
             entry = sums[ended.span.name, ended.group]
             entry.calls += 1
-            entry.total_us += total
-            entry.self_us += total - ended.children_us
+            entry.total_us += total_us
+            entry.self_us += total_us - ended.children_us
             if ended.span.correlation is not None:
-                entry.device_us += device.get(ended.span.correlation, 0.0)
+                entry.device_us += device_us.get(ended.span.correlation, 0.0)
     return sums
 
 
 def _device_times(trace: ChromeTrace) -> dict[int, float]:
+    """Return the microseconds of device kernels by correlation."""
     times: dict[int, float] = defaultdict(float)
     for work in trace.device:
         if work.correlation is not None:
@@ -364,11 +400,12 @@ def _device_times(trace: ChromeTrace) -> dict[int, float]:
 
 
 def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]:
-    """Operators of a thread as they end. They nest: one that begins within another was called by it."""
-    spans = sorted(
-        (span for span in trace.spans if span.thread == thread and span.is_operator),
-        key=lambda span: (span.start, -span.end),
-    )
+    """Yield the operators of a thread as they end.
+
+    They nest: an operator that begins within another was called by it.
+    """
+    spans = [span for span in trace.spans if span.thread == thread and span.is_operator]
+    spans.sort(key=lambda span: (span.start, -span.end))
     stack: list[_Open] = []
 
     def ended_by(moment: float) -> Iterator[_Open]:
@@ -380,11 +417,12 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
 
     for span in spans:
         yield from ended_by(span.start)
-        end = (
-            min(span.end, stack[-1].span.end) if stack else span.end
-        )  # a call cannot outlive its caller
+        end = span.end
+        if stack:
+            end = min(end, stack[-1].span.end)  # a call cannot outlive its caller
         if stack and stack[-1].owns:
-            group, owns = stack[-1].group, True
+            group = stack[-1].group
+            owns = True
         else:
             group, owns = table.group_of(span.name)
         stack.append(_Open(span._replace(end=end), group, owns))
@@ -392,17 +430,19 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
 
 
 def _operators(sums: dict[_Key, _Sum], on_device: bool) -> list[Operator]:
-    all_self = sum(entry.self_us for entry in sums.values()) or 1.0
-    ordered = sorted(sums.items(), key=lambda item: item[1].self_us, reverse=True)
-    return [
-        Operator(
+    """Return the operators with the longest self time on the CPU first."""
+    all_self_us = sum(entry.self_us for entry in sums.values()) or 1.0
+    operators = []
+    for (name, group), entry in sorted(sums.items(), key=lambda item: -item[1].self_us):
+        device_s = entry.device_us * _MICROSECOND if on_device else None
+        operator = Operator(
             name=name,
             group=group,
             calls=entry.calls,
             self_cpu_s=entry.self_us * _MICROSECOND,
-            self_cpu_share=entry.self_us / all_self,
+            self_cpu_share=entry.self_us / all_self_us,
             cpu_total_s=entry.total_us * _MICROSECOND,
-            self_device_s=entry.device_us * _MICROSECOND if on_device else None,
+            self_device_s=device_s,
         )
-        for (name, group), entry in ordered
-    ]
+        operators.append(operator)
+    return operators

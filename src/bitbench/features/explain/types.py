@@ -1,4 +1,4 @@
-"""What an explanation holds: what was to be expected, what was measured, where the difference is."""
+"""The parts of an explanation: expected and measured speed, causes of the gap, and missing data."""
 
 from enum import StrEnum
 
@@ -12,63 +12,67 @@ from bitbench.study.workload import Workload
 
 
 class Cause(StrEnum):
-    """Where time goes that the bytes and operations of a variant do not ask for."""
+    """A cause of time beyond what the bytes and operations of a variant need."""
 
-    DEQUANTIZATION = (
-        "dequantization"  # weights are expanded to dense ones, at load or before a product
-    )
+    # Weights are expanded to dense ones, at load or before a product.
+    DEQUANTIZATION = "dequantization"
     KERNEL = "kernel"  # the products themselves
     CASTS = "casts"  # copies and changes of type
-    ATTENTION = "attention"  # with the KV cache: does not shrink with the weights
+    ATTENTION = "attention"  # includes the KV cache, which does not shrink with the weights
     NORMS = "norms"
     SAMPLING = "sampling"
-    OTHER = "other"  # operators that no pattern knows
-    FRAMEWORK = "framework"  # in no operator
+    OTHER = "other"  # operators that match no pattern
+    FRAMEWORK = "framework"  # time outside of operators
     UNEXPLAINED = "unexplained"
 
 
 class Part(Record):
-    """One cause in one phase, per step. `excess_s` is what it takes beyond its share of the expected time."""
+    """A cause of lost time in one phase, in seconds per step.
+
+    `excess_s` is the time beyond the cause's share of the expected time.
+    """
 
     cause: Cause
     excess_s: float
-    baseline_s: float | None = None  # None where no profile tells
+    baseline_s: float | None = None  # None without a profile
     own_s: float | None = None
 
 
 class PhaseAccount(Record):
-    """Prefill or decode at one workload: a step of the config against one of the baseline."""
+    """A comparison of one phase at one workload: a step of the config and one of the baseline."""
 
     phase: Phase
     own: PhaseSide
     baseline: PhaseSide
-    speed: Estimate | None  # more than 1: the config is faster
+    speed: Estimate | None  # above 1, the config is faster
     expected_gain: float | None  # the roofline prediction
-    is_roofline: bool = (
-        False  # expected under the machine's roof; else, where that is not known, from bytes alone
-    )
-    parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
+    # True: predicted by the machine's roofline. False: the roofline is unknown, only bytes count.
+    is_roofline: bool = False
+    parts: tuple[Part, ...] = ()  # the largest excess first, without the unexplained part
     unexplained: Part | None = None
-    unexplained_s: Estimate | None = (
-        None  # its excess, as far as the trials vary; None where they do not tell
-    )
-    is_profiled: bool = False  # the parts are those of operator profiles of both
+    # The excess of `unexplained` with the error of the trials. None if that error is unknown.
+    unexplained_s: Estimate | None = None
+    is_profiled: bool = False  # the parts come from operator profiles of both configs
 
     @property
     def expected_s(self) -> float | None:
-        return None if self.expected_gain is None else self.baseline.step.value / self.expected_gain
+        if self.expected_gain is None:
+            return None
+        return self.baseline.step.value / self.expected_gain
 
     @property
     def excess_s(self) -> float | None:
-        return None if self.expected_s is None else self.own.step.value - self.expected_s
+        if self.expected_s is None:
+            return None
+        return self.own.step.value - self.expected_s
 
 
 class Missing(StrEnum):
-    """What would let the explanation say more."""
+    """Evidence that would make the explanation more complete."""
 
     PROFILE = "profile"
-    PROFILE_BATCH = "profile_batch"  # there is one, but not of this batch
-    PROFILER = "profiler"  # an engine has none
+    PROFILE_BATCH = "profile_batch"  # there are profiles, but not at this batch size
+    PROFILER = "profiler"  # an engine has no profiler
     ROOF = "roof"
     COST = "cost"
     PHASES = "phases"
@@ -76,11 +80,15 @@ class Missing(StrEnum):
 
 
 class Gap(Record):
+    """A piece of missing evidence."""
+
     missing: Missing
     detail: str = ""
 
 
 class Explanation(Record):
+    """An explanation of why a variant is as fast as it is compared with a baseline."""
+
     study: str
     workload: Workload
     definition: MetricDefinition  # of the primary metric
@@ -88,7 +96,7 @@ class Explanation(Record):
     baseline: Side
     own_primary_metric: Estimate | None
     baseline_primary_metric: Estimate | None
-    speed: Estimate | None  # by the primary metric; more than 1: the config is faster
+    speed: Estimate | None  # by the primary metric: above 1, the config is faster
     confidence: float
     phases: tuple[PhaseAccount, ...] = ()
     known_beforehand: str | None = None
@@ -97,13 +105,13 @@ class Explanation(Record):
 
 
 class Profiles(Record):
-    """Of a study, in the order in which they were taken, with their longest operators."""
+    """The operator profiles of a study in the order they were taken, with few operators each."""
 
     profiles: tuple[OperatorProfile, ...]
 
 
 class Roofline(Record):
-    """Every point of a study against the roof of its machine."""
+    """A machine's roofline and every point of a study compared with it."""
 
     roof: MachineRoof
     points: tuple[PointRoof, ...]

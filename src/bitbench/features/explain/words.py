@@ -24,7 +24,6 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import ROUGH, seconds, shown
 from bitbench.reports.document.words import (
-    ColumnOf,
     Words,
     bullets,
     number_column,
@@ -36,83 +35,101 @@ from bitbench.reports.document.words import (
 from bitbench.reports.sections.memory import TITLE, engine_counters_table
 from bitbench.reports.sections.workloads import workload_shape
 
-MOST_NAMED = 3  # causes of a phase in the answer; the table has all
-LEAST_NAMED = 0.03  # of a step: less is not worth a sentence
+MOST_NAMED = 3  # causes of a phase in the answer (the table lists all)
+LEAST_NAMED = 0.03  # share of a step: smaller causes are not in the answer
 
 
-def explanation_document(of: Explanation) -> Document:
+def explanation_document(explanation: Explanation) -> Document:
+    """Build the page of an explanation."""
     answer: tuple[Block, ...] = (
-        Paragraph(workload_shape(of.workload)),
-        *bullets(said for said in _short(of) if said),
+        Paragraph(workload_shape(explanation.workload)),
+        *bullets(filter(None, _short(explanation))),
     )
-    return Document(_title(of), answer, tuple(_sections(of)))
+    return Document(_title(explanation), answer, tuple(_sections(explanation)))
 
 
-def _title(of: Explanation) -> Phrase:
-    """`Why A is 0.83× as fast as B on W`; no figure where it may be chance."""
-    own, baseline = Name(of.own.config.name), Name(of.baseline.config.name)
-    on = say(" on ", Name(of.workload.name))
-    if of.speed is None:
-        return say(own, " beside ", baseline, on)
-    if sentences.is_explained_by_chance(of.speed):
-        return say("Why ", own, " is not shown to differ in speed from ", baseline, on)
-    speed = shown(Quantity(of.speed.value, Unit.RATIO))
-    return say("Why ", own, f" is {speed} as fast as ", baseline, on)
+def _title(explanation: Explanation) -> Phrase:
+    """Return `Why A is 0.83× as fast as B on W`, without the number if it may be chance."""
+    variant = Name(explanation.own.config.name)
+    baseline = Name(explanation.baseline.config.name)
+    on_workload = say(" on ", Name(explanation.workload.name))
+    if explanation.speed is None:
+        return say(variant, " beside ", baseline, on_workload)
+    if sentences.is_explained_by_chance(explanation.speed):
+        return say("Why ", variant, " is not shown to differ in speed from ", baseline, on_workload)
+    speed = shown(Quantity(explanation.speed.value, Unit.RATIO))
+    return say("Why ", variant, f" is {speed} as fast as ", baseline, on_workload)
 
 
-def _sections(of: Explanation) -> Iterator[Section]:
-    lines = [
-        RoofLine(
-            of.workload.name,
-            phase.phase,
-            whose.config.name,
-            side.cost,
-            side.attainable,
-            side.step.value,
-        )
-        for phase in of.phases
-        for whose, side in ((of.own, phase.own), (of.baseline, phase.baseline))
-        if side.cost is not None
-    ]
+def _sections(explanation: Explanation) -> Iterator[Section]:
+    lines = list(_roof_lines(explanation))
     if lines:
-        yield asked_of_step_section("What a step asks for", lines, of.roof)
-    yield from (_parts_section(phase) for phase in of.phases if phase.expected_gain is not None)
-    yield Section(
-        say("Kernels"), bullets(map(sentences.explained_kernel_sentence, (of.own, of.baseline)))
-    )
-    if sides := [side for side in (of.own, of.baseline) if side.engine]:
-        who: ColumnOf[Side] = words_column(
-            "", lambda side: "variant" if side == of.own else "baseline"
-        )
-        yield Section(TITLE, tuple(engine_counters_table(sides, lambda side: side.engine, who)))
-    if of.gaps:
-        yield Section(say(NOT_KNOWN), bullets(sentences.gap_sentence(of, gap) for gap in of.gaps))
+        yield asked_of_step_section("What a step asks for", lines, explanation.roof)
+    for phase in explanation.phases:
+        if phase.expected_gain is not None:
+            yield _parts_section(phase)
+    sides = (explanation.own, explanation.baseline)
+    yield Section(say("Kernels"), bullets(map(sentences.explained_kernel_sentence, sides)))
+    counted = [side for side in sides if side.engine]
+    if counted:
+
+        def role(side: Side) -> str:
+            return "variant" if side == explanation.own else "baseline"
+
+        column = words_column("", role)
+        yield Section(TITLE, engine_counters_table(counted, lambda side: side.engine, column))
+    if explanation.gaps:
+        gaps = bullets(sentences.gap_sentence(explanation, gap) for gap in explanation.gaps)
+        yield Section(say(NOT_KNOWN), gaps)
 
 
-def _short(of: Explanation) -> Iterator[Words]:
-    """The sentences of the answer; an empty one says nothing."""
-    yield sentences.explained_speed_sentence(of)
-    yield sentences.expected_sentence(of)
-    yield sentences.kernel_path_sentence(of)
-    yield sentences.explained_warnings_sentence(of)
-    if of.known_beforehand:
-        yield f"Known beforehand: {of.known_beforehand}"
-    for phase in of.phases:
+def _roof_lines(explanation: Explanation) -> Iterator[RoofLine]:
+    """Yield both sides of each phase, as far as their cost is known."""
+    for account in explanation.phases:
+        for side, measured in (
+            (explanation.own, account.own),
+            (explanation.baseline, account.baseline),
+        ):
+            if measured.cost is not None:
+                yield RoofLine(
+                    explanation.workload.name,
+                    account.phase,
+                    side.config.name,
+                    measured.cost,
+                    measured.attainable,
+                    measured.step.value,
+                )
+
+
+def _short(explanation: Explanation) -> Iterator[Words]:
+    """Yield the sentences of the answer. Empty ones are left out later."""
+    yield sentences.explained_speed_sentence(explanation)
+    yield sentences.expected_sentence(explanation)
+    yield sentences.kernel_path_sentence(explanation)
+    yield sentences.explained_warnings_sentence(explanation)
+    if explanation.known_beforehand:
+        yield f"Known beforehand: {explanation.known_beforehand}"
+    for phase in explanation.phases:
         for part in phase.parts[:MOST_NAMED]:
             if part.excess_s > LEAST_NAMED * phase.own.step.value:
-                yield sentences.cause_sentence(of, phase, part)
+                yield sentences.cause_sentence(explanation, phase, part)
         if phase.unexplained is not None:
             yield sentences.unexplained_sentence(phase)
-    if not any(phase.unexplained for phase in of.phases):
-        yield f"Where the time goes is unexplained: the records do not say enough (see {NOT_KNOWN.lower()})."
+    if not any(phase.unexplained for phase in explanation.phases):
+        yield (
+            "Where the time goes is unexplained: the records do not say enough "
+            f"(see {NOT_KNOWN.lower()})."
+        )
 
 
 def _parts_section(phase: PhaseAccount) -> Section:
-    parts = (*phase.parts, *([phase.unexplained] if phase.unexplained else []))
-    lines = [
-        (CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts
-    ]
-    where = table(
+    parts = list(phase.parts)
+    if phase.unexplained is not None:
+        parts.append(phase.unexplained)
+    lines = []
+    for part in parts:
+        lines.append((CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s))
+    causes = table(
         [*lines, ("a step", phase.baseline.step.value, phase.own.step.value, phase.excess_s)],
         words_column("", lambda line: line[0]),
         number_column("Baseline", Unit.NONE, lambda line: seconds(line[1])),
@@ -124,4 +141,4 @@ def _parts_section(phase: PhaseAccount) -> Section:
         ),
     )
     title = say(f"{explained_phase_name(phase)}: where the difference is")
-    return Section(title, (where, paragraph(sentences.shares_sentence(phase))))
+    return Section(title, (causes, paragraph(sentences.shares_sentence(phase))))

@@ -1,4 +1,4 @@
-"""`bitbench export`: a study's figures in the tools where a team looks already."""
+"""`bitbench export`: the command that sends a study's metrics to other tools."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -26,8 +26,8 @@ def export(
 ) -> None:
     """Send figures to Prometheus, MLflow and others.
 
-    They come with their intervals and with the facts of the run. Without --url, prometheus prints its text
-    format and wandb writes offline runs.
+    They come with their intervals and with the facts of the run. Without --url, prometheus prints
+    its text format and wandb writes offline runs.
     """
     report = StudyReport(StudyFolder.existing(folder), default_home())
     points = exported(report.summary, report.records.lock)
@@ -39,8 +39,8 @@ def export(
         raise BitbenchError(
             f"`--to {to}` needs {error.name}; pip install 'bitbench[{to}]' adds it"
         ) from error
-    except Exception as error:  # of the tool's own package
-        said = " ".join(str(error).split())[:300]
+    except Exception as error:  # any type, since the tool's package raises it
+        message = " ".join(str(error).split())[:300]
         raise BitbenchError(
-            f"{to} did not take the figures ({said}); check --url and the keys"
+            f"{to} did not take the figures ({message}); check --url and the keys"
         ) from error

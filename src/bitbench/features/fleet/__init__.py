@@ -1,4 +1,5 @@
-"""Several machines: the blocks of a study on each node of a Ray cluster, or the requests of a load from each."""
+"""Studies and loads on several machines: each node of a Ray cluster runs blocks or sends
+requests."""
 
 from bitbench.feature import Feature, ReportPart, ReportPlace
 

@@ -1,6 +1,8 @@
-"""`--on ray://HEAD:PORT` and `--on gpus`: joins a Ray cluster, or starts one on this machine, and lists its places.
+"""`--on ray://HEAD:PORT` and `--on gpus`: joining a Ray cluster or starting one on this machine,
+and listing its places.
 
-Ray restarts and retries nothing here: a block that ran twice without a word would be in the records twice.
+Ray restarts and retries nothing here. A block that silently ran twice would be in the records
+twice.
 """
 
 import contextlib
@@ -20,7 +22,7 @@ from bitbench.util.errors import FleetError, UsageError
 from bitbench.util.files import SafeFolder
 
 _NOT_INSTALLED = "Ray is not installed here; install it with: pip install 'bitbench[fleet]'"
-# A node that went away is noticed within 15 s instead of several minutes; nodes and head need the same variables.
+# Ray notices a lost node within 15 s instead of minutes. Nodes and head need the same variables.
 NOTICE_VARIABLES = {
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "3000",
@@ -29,17 +31,21 @@ NOTICE_VARIABLES = {
     "RAY_grpc_client_keepalive_timeout_ms": "5000",
 }
 _LOCAL_VARIABLES = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else Ray leaves 127.0.0.1 for an address of the network
-    "RAY_memory_monitor_refresh_ms": "0",  # it would kill an engine that fills the memory on purpose
-    "RAY_worker_oom_score_adjustment": "0",  # engines would inherit it, and be killed first
+    # Otherwise Ray would replace 127.0.0.1 by an address of the network.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # The memory monitor would kill an engine that fills the memory on purpose.
+    "RAY_memory_monitor_refresh_ms": "0",
+    # Engines would inherit the score and be killed first.
+    "RAY_worker_oom_score_adjustment": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-_OBJECT_BYTES = 200 * 2**20  # results are fetched one by one
+_OBJECT_BYTES = 200 * 2**20  # enough, since results are fetched one by one
 
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """`ray://HEAD:PORT`, with a class of nodes; without a place: `gpus`, a cluster of this machine alone."""
+    """The address `ray://HEAD:PORT` and the class of nodes to use. `place` is None for `gpus`, a
+    cluster of this machine alone."""
 
     place: str | None
     resource: str | None = None
@@ -51,35 +57,36 @@ class Place:
     """A node of the cluster, or one of its GPUs."""
 
     name: str
-    node_id: str  # Ray's; a node that comes back has another one
+    node_id: str  # Ray's id; a node that comes back has another one
     slot: int
     cpus: float
     gpus: int
 
 
-def parse_cluster_address(where: str) -> ClusterAddress:
-    """Raises UsageError."""
-    if where == "gpus":
+def parse_cluster_address(text: str) -> ClusterAddress:
+    """Return the address that `--on` names. Raise UsageError."""
+    if text == "gpus":
         return ClusterAddress(None, per_gpu=True)
-    place, _, selection = where.removeprefix("ray://").partition("?")
+    head, _, selection = text.removeprefix("ray://").partition("?")
     fields = parse_qs(selection, keep_blank_values=True)
     resource = fields.pop("resource", [""])[0]
     per = fields.pop("per", ["node"])[0]
     is_valid = not fields and per in ("node", "gpu")
-    if not where.startswith("ray://") or not place or not is_valid:
+    if not text.startswith("ray://") or not head or not is_valid:
         raise UsageError(
-            f"--on {where}: give gpus, or ray://HEAD:PORT with ?resource=NAME or ?per=gpu"
+            f"--on {text}: give gpus, or ray://HEAD:PORT with ?resource=NAME or ?per=gpu"
         )
-    return ClusterAddress(place, resource or None, per == "gpu")
+    return ClusterAddress(head, resource or None, per == "gpu")
 
 
 @contextlib.contextmanager
 def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
-    """Yield the module `ray`, connected. Raises FleetError."""
+    """Yield the connected module `ray`. Raise FleetError."""
     if address.place is not None and os.environ.get("RAY_AUTH_MODE") not in ("token", "disabled"):
         raise FleetError(
             "without a token anybody who reaches a Ray cluster can run code on it; start it with "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, and set both here; with RAY_AUTH_MODE=disabled you accept it"
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, and set both here; "
+            "with RAY_AUTH_MODE=disabled you accept it"
         )
     with contextlib.ExitStack() as stack:
         _set_defaults(NOTICE_VARIABLES)
@@ -89,11 +96,10 @@ def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
             _require_own_token(Path(folder))
         ray = _import_ray()
         try:
-            with contextlib.chdir(
-                NOWHERE
-            ):  # Ray's workers import from the folder that it was started in
+            # Ray's workers import from the folder that Ray was started in.
+            with contextlib.chdir(NOWHERE):
                 ray.init(**_start_options(address), log_to_driver=False, logging_level="error")
-        except Exception as error:  # Ray has a dozen, some of them only RuntimeError
+        except Exception as error:  # Ray has a dozen types, some of them only RuntimeError
             raise FleetError(
                 f"the Ray cluster at {address.place or 'gpus'} cannot be used: {_why(error)}"
             ) from error
@@ -102,27 +108,29 @@ def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
 
 
 def list_places(ray: Any, address: ClusterAddress) -> list[Place]:
-    """Return the places of the nodes that are alive and of the class asked for."""
+    """Return the places of the live nodes in the address's class."""
     places: list[Place] = []
     for node in ray.nodes():
         resources = node["Resources"]
         if not node["Alive"] or not resources.get("CPU") or not _is_wanted(node, address):
             continue
         gpus = int(resources.get("GPU", 0))
-        slots = gpus if address.per_gpu else 1
+        slots = 1
+        if address.per_gpu:
+            slots = gpus
+            gpus = 1
         for slot in range(slots):
-            name = str(node["NodeName"]) + (f":{slot}" if slots > 1 else "")
-            cpus = (
-                resources["CPU"] / slots
-            )  # all of them, so that Ray gives the node to no other user
-            places.append(
-                Place(name, str(node["NodeID"]), slot, cpus, 1 if address.per_gpu else gpus)
-            )
+            name = str(node["NodeName"])
+            if slots > 1:
+                name += f":{slot}"
+            # All of the CPUs, so that Ray gives the node to no other user.
+            cpus = resources["CPU"] / slots
+            places.append(Place(name, str(node["NodeID"]), slot, cpus, gpus))
     return places
 
 
 def require_places(ray: Any, address: ClusterAddress) -> list[Place]:
-    """Raises FleetError where the cluster has no such node."""
+    """Return the places of the cluster. Raise FleetError if there are none."""
     places = list_places(ray, address)
     if not places:
         raise FleetError(
@@ -132,10 +140,11 @@ def require_places(ray: Any, address: ClusterAddress) -> list[Place]:
 
 
 def make_actor(ray: Any, kind: type[Any], place: Place, *arguments: object) -> Any:
-    """Start an actor at this place; Ray neither restarts it nor repeats its calls."""
+    """Start an actor at this place and return it. Ray neither restarts it nor repeats its calls."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    # Without a GPU of its own an actor would see none, also where engines are to find them by themselves.
+    # Without it, an actor with no GPU would see none, even if engines shall find them by
+    # themselves.
     variables = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     options = {
         "num_cpus": place.cpus,
@@ -149,6 +158,7 @@ def make_actor(ray: Any, kind: type[Any], place: Place, *arguments: object) -> A
 
 
 def first_line(error: BaseException) -> str:
+    """Return the first line of the error's message, or the name of its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -174,13 +184,14 @@ def _start_options(address: ClusterAddress) -> dict[str, object]:
 
 
 def _set_defaults(variables: Mapping[str, str]) -> None:
-    """Before Ray is imported, which reads them then."""
+    """Set environment variables that are not set yet. Ray reads them when it is imported."""
     for name, value in variables.items():
         os.environ.setdefault(name, value)
 
 
 def _require_own_token(folder: Path) -> None:
-    """Make other users of this machine, who can reach the cluster's ports, strangers to it."""
+    """Protect the cluster with a new token, since other users of this machine can reach its
+    ports."""
     token = SafeFolder(folder).write("token", secrets.token_hex(32), 0o600)
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token))
 
@@ -193,11 +204,14 @@ def _import_ray() -> Any:
     return ray
 
 
-def _why(failed: BaseException) -> str:
-    """Ray hides a refused token behind a connection that failed."""
-    error: BaseException | None = failed
+def _why(failure: BaseException) -> str:
+    """Return the cause of a failed connection. Ray hides a refused token behind another error."""
+    error: BaseException | None = failure
     while error is not None:
         if type(error).__name__ == "AuthenticationError":
-            return "it refuses the token; RAY_AUTH_TOKEN_PATH must name a file with the token that it was started with"
+            return (
+                "it refuses the token; RAY_AUTH_TOKEN_PATH must name a file "
+                "with the token that it was started with"
+            )
         error = error.__cause__ or error.__context__
-    return first_line(failed)
+    return first_line(failure)

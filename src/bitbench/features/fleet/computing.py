@@ -1,7 +1,8 @@
-"""What the machines of a study did, and how fast each is.
+"""The work of each machine of a study, and its relative speed.
 
-A block runs on one machine, so its ratios do not know the machine. For each trial, the logarithm of the primary metric
-is taken relative to the mean of its point. The mean of that over the trials of a machine is how fast it was.
+A block runs on one machine, so its ratios do not depend on the machine. The logarithm of each
+trial's primary metric is taken relative to the mean of its point. A machine's speed is the mean of
+these over its trials.
 """
 
 from collections import defaultdict
@@ -16,12 +17,12 @@ from bitbench.study.plan import Point
 
 
 class MachinePart(Record):
-    """What one machine of several did, and how fast it is beside the others."""
+    """The work of one machine of several, and its speed compared with the others."""
 
     name: str
     blocks: int
-    trials: int  # that count
-    speed: float  # over all points, beside the mean of all machines: 1.1 is ten percent faster
+    trials: int  # without those that do not count
+    speed: float  # over all points, relative to the mean of all machines: 1.1 is 10 % faster
 
 
 class MachineFactor(Record):
@@ -31,35 +32,37 @@ class MachineFactor(Record):
 
 
 def summarize_fleet_speeds(records: StudyRecords) -> MachineFactor | None:
-    """Return None where one machine ran everything, or machines were not recorded."""
+    """Return the machines with their relative speeds. Return None if one machine ran everything, or
+    if machines were not recorded."""
     hosts = {instance.id: instance.host for instance in records.instances}
-    trials_of: dict[str, list[TrialRecord]] = defaultdict(list)
+    by_host: dict[str, list[TrialRecord]] = defaultdict(list)
     for trial in records.trials:
-        if trial.counts and (host := hosts.get(trial.instance_id)) is not None:
-            trials_of[host].append(trial)
-    if len(trials_of) < 2:
+        host = hosts.get(trial.instance_id)
+        if trial.counts and host is not None:
+            by_host[host].append(trial)
+    if len(by_host) < 2:
         return None
     logarithms = _relative_logarithms(records)
     machines: list[MachinePart] = []
-    for name, trials in sorted(trials_of.items()):
-        speed = exp(
-            fmean([logarithms[trial.id] for trial in trials if trial.id in logarithms] or [0.0])
-        )
+    for name, trials in sorted(by_host.items()):
+        measured = [logarithms[trial.id] for trial in trials if trial.id in logarithms]
+        speed = exp(fmean(measured or [0.0]))
         blocks = {trial.block for trial in trials}
         machines.append(MachinePart(name=name, blocks=len(blocks), trials=len(trials), speed=speed))
     return MachineFactor(machines=tuple(machines))
 
 
 def _relative_logarithms(records: StudyRecords) -> dict[str, float]:
-    """Return by trial how much faster it was than the mean of its point."""
+    """Return how much faster each trial was than the mean of its point, as a logarithm."""
     primary_metric = primary_metric_of(records.plan)
     sign = 1.0 if primary_metric.higher_is_better else -1.0
     points: dict[Point, dict[str, float]] = defaultdict(dict)
     for trial in records.trials:
         if trial.counts and (value := getattr(trial.metrics, primary_metric.metric)):
             points[trial.point][trial.id] = sign * log(value)
-    return {
-        trial: value - fmean(values.values())
-        for values in points.values()
-        for trial, value in values.items()
-    }
+    relative: dict[str, float] = {}
+    for values in points.values():
+        mean = fmean(values.values())
+        for trial_id, value in values.items():
+            relative[trial_id] = value - mean
+    return relative

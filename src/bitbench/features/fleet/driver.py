@@ -1,9 +1,9 @@
-"""`bitbench run --on`: gives blocks to the nodes of a Ray cluster, writes down what comes back, and alone decides what
-is next.
+"""`bitbench run --on`: the driver of a study on a Ray cluster. It gives blocks to nodes, writes
+down their results, and decides alone what is next.
 
-Each result is on disk before the next one is fetched, so a study that was killed at any moment resumes by the same
-command. What a void block still delivers is never read. Ray notices most losses. Signs of life in both directions show
-a process that hangs or is cut off.
+Each result is on disk before the next one is fetched, so the same command resumes a study that was
+killed at any moment. Later results of a void block are never read. Ray notices most losses. Signs
+of life in both directions reveal a process that hangs or is cut off.
 """
 
 import time
@@ -42,59 +42,62 @@ from bitbench.running.trial import TrialDraft
 from bitbench.study.plan import Config
 from bitbench.util.errors import BitbenchError, FleetError, UsageError
 
-SIGN_S = 2.0  # between two signs of life, and two looks at the nodes of the cluster
-SILENT_S = 20.0  # a host without a sign for so long is lost
-START_S = (
-    90.0  # until a new host gives its first sign: it imports, and ends what an earlier one left
-)
-AWAY_S = 8.0  # a place that was lost is left alone: the guardian of an engine needs up to 4 s
-MOST_LOSSES = 3  # in a row: then the place is left for good
+SIGN_S = 2.0  # interval of signs of life, and of checks of the cluster's nodes
+SILENT_S = 20.0  # a host that is silent for so long is lost
+# Time for the first sign of a new host, which imports and ends leftovers of an earlier one.
+START_S = 90.0
+AWAY_S = 8.0  # pause for a lost place: the guardian of an engine needs up to 4 s
+MOST_LOSSES = 3  # losses in a row after which a place is not used again
 _WAIT_S = 0.5
 
 
 @dataclass
 class Host:
-    """A place, the actor that has it, and what it is at."""
+    """A place in the cluster, its actor, and the state of its work."""
 
     place: Place
     name: str
     state: str = "away"  # away, asked, ready, or out (for good)
-    until: float = 0.0  # away: when it gets an actor; else when it counts as lost
+    until: float = 0.0  # away: when it gets an actor. Otherwise: when it counts as lost.
     losses: int = 0
     actor: Any = None
-    lock: Any = None  # to come: what the study is resolved to there
-    sign: Any = None  # to come
+    lock: Any = None  # future: the resolved study on that host
+    sign: Any = None  # future
     signed: float = 0.0
-    line: BlockLine | None = None  # the block that is under way here
-    results: Any = None  # to come, one by one
-    ids: dict[str, str] = field(default_factory=dict)  # of its instances: the study's by the host's
+    line: BlockLine | None = None  # the block that runs here
+    results: Any = None  # futures, one after the other
+    ids: dict[str, str] = field(default_factory=dict)  # the study's instance ids by the host's
 
 
 class StudyDriver:
-    """Drives one study; `run` returns when nothing is left to measure."""
+    """A driver of one study. `run` returns when nothing is left to measure."""
 
     def __init__(self, ray: Any, address: ClusterAddress, study: StudyRun, writer: Writer) -> None:
-        self._ray, self._address, self._study, self._writer = ray, address, study, writer
+        self._ray = ray
+        self._address = address
+        self._study = study
+        self._writer = writer
         self._hosts: dict[tuple[str, int], Host] = {}
         self._lock: Lock | None = None
         self._schedule: Schedule | None = None
-        self._looked = self._heard = 0.0
+        self._nodes_checked = 0.0
+        self._hosts_checked = 0.0
 
     def run(self) -> None:
+        """Measure until nothing is left. Raise FleetError if no node can work."""
         require_places(self._ray, self._address)
         while self._schedule is None or self._give_out(self._schedule):
             self._take_results()
-            if (
-                time.monotonic() > self._heard + _WAIT_S
-            ):  # not after each result: every question to Ray takes time
-                self._heard = time.monotonic()
+            # Not after each result, since every question to Ray takes time.
+            if time.monotonic() > self._hosts_checked + _WAIT_S:
+                self._hosts_checked = time.monotonic()
                 self._look_at_nodes()
                 for host in self._hosts.values():
                     self._hear(host)
                 self._require_hosts()
 
     def _require_hosts(self) -> None:
-        """Raises FleetError where no node can work any more."""
+        """Raise FleetError if no node can work any more."""
         if all(host.state == "out" for host in self._hosts.values()):
             raise FleetError(
                 "no node of the cluster can work on this study now; the same command resumes"
@@ -103,7 +106,7 @@ class StudyDriver:
     # Blocks
 
     def _give_out(self, schedule: Schedule) -> bool:
-        """Give work to each host that is free. False: nothing is under way, and nothing more is wanted."""
+        """Give work to each free host. Return False if nothing is running and nothing is left."""
         for host in self._hosts.values():
             if host.state == "ready" and host.line is None:
                 line = self._next_line(schedule, host.name)
@@ -114,32 +117,31 @@ class StudyDriver:
 
     def _has_more(self, schedule: Schedule) -> bool:
         newest = schedule.lines.newest
-        if self._wanted_quality(schedule) or any(
-            self._is_left(schedule, line) for line in newest.values()
-        ):
+        if self._wanted_quality(schedule):
             return True
-        first_new = next(
-            block for block in count() if block not in newest or newest[block].event == "void"
-        )
+        if any(self._is_left(schedule, line) for line in newest.values()):
+            return True
+        first_new = 0
+        while first_new in newest and newest[first_new].event != "void":
+            first_new += 1
         return schedule.planner.decide(first_new) is not None
 
     def _is_left(self, schedule: Schedule, line: BlockLine) -> bool:
         return line.event == "begun" and bool(schedule.progress.configs_left(line.block))
 
     def _next_line(self, schedule: Schedule, name: str) -> BlockLine | None:
-        """A block for this host. One that was interrupted goes on where it was begun, as it was decided then; where
-        that host is gone, it is voided and begun again."""
+        """Return a block for this host, or None. An interrupted block continues on its host as it
+        was decided. If that host is gone, the block is voided and begins again."""
         assert isinstance(schedule.planner, ClusterPlanner)
         names = {host.name for host in self._hosts.values() if host.state != "out"}
-        is_complete = all(
-            host.state != "asked" for host in self._hosts.values()
-        )  # by GPU, names come with the facts
-        under_way = {host.line.block for host in self._hosts.values() if host.line is not None}
+        # A host with one GPU gets its final name when it is admitted.
+        is_complete = all(host.state != "asked" for host in self._hosts.values())
+        running = {host.line.block for host in self._hosts.values() if host.line is not None}
         first_open: int | None = None
         for block in count():
             line = schedule.lines.newest.get(block)
             is_left = line is not None and self._is_left(schedule, line)
-            if line is not None and is_left and block not in under_way:
+            if line is not None and is_left and block not in running:
                 if line.host == name:
                     return line
                 if line.host not in names and is_complete:
@@ -162,6 +164,7 @@ class StudyDriver:
         return tuple(filter(schedule.progress.wants_quality, self._study.plan.quality))
 
     def _order(self, schedule: Schedule, host: Host, line: BlockLine) -> None:
+        """Send the block to the host's actor."""
         from bitbench.features.fleet.host import BlockOrder
 
         assert isinstance(schedule.planner, ClusterPlanner)
@@ -175,14 +178,19 @@ class StudyDriver:
             history=_list_history(schedule.trials, line.block),
             repeatable=schedule.repeatable,
         )
-        host.line, host.ids = line, {}
+        host.line = line
+        host.ids = {}
         host.results = host.actor.run.remote(order)
 
     def _materials_of(self, configs: Collection[Config]) -> dict[str, QualityMaterial]:
-        """What their models are asked about quality, by the name of the model."""
+        """Return the quality material of these configs by the name of the model."""
         names = {self._study.plan.variant(config.variant).model_name for config in configs}
-        materials = {name: self._study.folder.material(name) for name in names}
-        return {name: material for name, material in materials.items() if material is not None}
+        materials: dict[str, QualityMaterial] = {}
+        for name in names:
+            material = self._study.folder.material(name)
+            if material is not None:
+                materials[name] = material
+        return materials
 
     def _void(self, schedule: Schedule, line: BlockLine, cause: str) -> None:
         if line.rounds:
@@ -191,26 +199,26 @@ class StudyDriver:
     # Results
 
     def _take_results(self) -> None:
-        """Write down one result, or wait a moment where there is none."""
-        under_way = {host.results: host for host in self._hosts.values() if host.line is not None}
-        if not under_way:
+        """Write down one result, or wait a moment if there is none."""
+        running = {host.results: host for host in self._hosts.values() if host.line is not None}
+        if not running:
             time.sleep(_WAIT_S / 5)
             return
-        ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=_WAIT_S)
+        ready, _ = self._ray.wait(list(running), num_returns=1, timeout=_WAIT_S)
         for results in ready:
-            host = under_way[results]
+            host = running[results]
             try:
                 result, logs = self._ray.get(next(results))
             except StopIteration:
                 self._lose(host, "it ended without an end")
-            except (
-                self._ray.exceptions.RayError
-            ) as error:  # it died, or our own code raised an error there
+            except self._ray.exceptions.RayError as error:
+                # The actor died, or bitbench's own code raised an error there.
                 self._lose(host, first_line(error))
             else:
                 self._write(host, result, logs)
 
     def _write(self, host: Host, result: Any, logs: dict[str, bytes]) -> None:
+        """Write down a result and the logs that came with it, or the end of the block."""
         from bitbench.features.fleet.host import BlockEnd
 
         assert self._schedule is not None
@@ -220,7 +228,8 @@ class StudyDriver:
                 rounds = self._count_rounds(host.line.block)
                 ended = self._schedule.lines.end(host.line, rounds, result.seconds)
                 self._schedule.begin(self._schedule.task_of(ended))
-            host.line, host.losses = None, 0
+            host.line = None
+            host.losses = 0
             self._study.copy_records()
             return
         for name, content in logs.items():
@@ -242,10 +251,11 @@ class StudyDriver:
     # Hosts
 
     def _look_at_nodes(self) -> None:
-        """Give new places an actor. A host whose node Ray calls dead is lost, also if its actor still answers."""
-        if time.monotonic() - self._looked < SIGN_S:
+        """Give new places an actor. A host is lost if Ray calls its node dead, even if its actor
+        still answers."""
+        if time.monotonic() - self._nodes_checked < SIGN_S:
             return
-        self._looked = time.monotonic()
+        self._nodes_checked = time.monotonic()
         places = {
             (place.node_id, place.slot): place for place in list_places(self._ray, self._address)
         }
@@ -257,6 +267,7 @@ class StudyDriver:
                 self._ask(host)
 
     def _ask(self, host: Host) -> None:
+        """Start an actor on the host and have it prepare the study."""
         from bitbench.features.fleet.host import BlockHost
 
         study = self._study
@@ -264,17 +275,20 @@ class StudyDriver:
         host.actor = make_actor(
             self._ray, BlockHost, host.place, study.plan.study, folder, study.at.asked_device
         )
-        host.lock, host.sign = host.actor.prepare.remote(), host.actor.sign.remote()
-        host.state, host.until = "asked", time.monotonic() + START_S
+        host.lock = host.actor.prepare.remote()
+        host.sign = host.actor.sign.remote()
+        host.state = "asked"
+        host.until = time.monotonic() + START_S
 
     def _hear(self, host: Host) -> None:
-        """Take its sign of life, and what the study is resolved to on a new host."""
+        """Take the host's sign of life, and admit a new host when it is prepared."""
         if host.actor is None:
             return
         try:
             if host.sign is not None and self._is_there(host.sign):
                 self._ray.get(host.sign)
-                host.sign, host.signed = None, time.monotonic()
+                host.sign = None
+                host.signed = time.monotonic()
                 host.until = host.signed + SILENT_S
             if host.sign is None and time.monotonic() > host.signed + SIGN_S:
                 host.sign = host.actor.sign.remote()
@@ -282,38 +296,36 @@ class StudyDriver:
                 self._admit(host, self._ray.get(host.lock))
             if time.monotonic() > host.until:
                 self._lose(host, "it gives no sign of life")
-        except (
-            self._ray.exceptions.RayTaskError
-        ) as error:  # our own code says why it cannot work there
-            self._lose(
-                host, first_line(error.cause), for_good=isinstance(error.cause, BitbenchError)
-            )
+        except self._ray.exceptions.RayTaskError as error:
+            # bitbench's own code says why it cannot work there.
+            is_final = isinstance(error.cause, BitbenchError)
+            self._lose(host, first_line(error.cause), for_good=is_final)
         except self._ray.exceptions.RayError as error:
             self._lose(host, first_line(error))
 
-    def _is_there(self, value: Any) -> bool:
-        return bool(self._ray.wait([value], timeout=0)[0])
+    def _is_there(self, future: Any) -> bool:
+        return bool(self._ray.wait([future], timeout=0)[0])
 
-    def _admit(self, host: Host, found: Lock) -> None:
-        """The first host names the study's class of machine; a host that differs in what matters takes no part."""
-        gpus = found.host.accelerators
+    def _admit(self, host: Host, lock: Lock) -> None:
+        """Let the host take part. The first one sets the study's class of machine, and a host that
+        differs in relevant facts is left out."""
+        gpus = lock.host.accelerators
         if self._address.per_gpu and len(gpus) == 1 and gpus[0].uuid:
             host.name = f"{host.place.name.rpartition(':')[0] or host.place.name}:{gpus[0].uuid}"
         if self._lock is None:
-            self._lock = self._study.begin(self._writer, hosts={host.name: found.host})
+            self._lock = self._study.begin(self._writer, hosts={host.name: lock.host})
             self._begin_schedule()
-        changes = list(self._lock.changes(found))
-        if found.bitbench != self._lock.bitbench:
-            changes.append(f"bitbench {found.bitbench} instead of {self._lock.bitbench}")
+        changes = list(self._lock.changes(lock))
+        if lock.bitbench != self._lock.bitbench:
+            changes.append(f"bitbench {lock.bitbench} instead of {self._lock.bitbench}")
         if changes:
             self._study.observer.warn(
                 f"{host.name} is not set up like the others: {'; '.join(changes)}"
             )
             self._leave(host, for_good=True)
             return
-        self._lock = self._lock.model_copy(
-            update={"hosts": {**self._lock.hosts, host.name: found.host}}
-        )
+        hosts = {**self._lock.hosts, host.name: lock.host}
+        self._lock = self._lock.model_copy(update={"hosts": hosts})
         self._writer.write_lock(self._lock)
         host.state = "ready"
 
@@ -331,6 +343,7 @@ class StudyDriver:
         study.observer.study_started(study.plan, self._schedule.measured)
 
     def _lose(self, host: Host, cause: str, *, for_good: bool = False) -> None:
+        """Give up the host's block, and the host itself for a while or for good."""
         line = host.line
         host.losses += 1
         self._study.observer.warn(f"{host.name} was lost: {cause}")
@@ -339,14 +352,16 @@ class StudyDriver:
             self._void(self._schedule, line, f"{host.name} was lost: {cause}")
 
     def _leave(self, host: Host, *, for_good: bool) -> None:
+        """End the host's actor."""
         if host.actor is not None:
             self._ray.kill(host.actor, no_restart=True)
         host.actor = host.lock = host.sign = host.line = host.results = None
-        host.state, host.until = ("out" if for_good else "away"), time.monotonic() + AWAY_S
+        host.state = "out" if for_good else "away"
+        host.until = time.monotonic() + AWAY_S
 
 
 def _with_study_ids(draft: Draft, host: Host) -> Draft:
-    """The draft under the ids that the study gives."""
+    """Return the draft with the instance ids of the study."""
     if isinstance(draft, InstanceRecord):
         name = host.ids[draft.id]
         return draft.model_copy(
@@ -359,21 +374,22 @@ def _with_study_ids(draft: Draft, host: Host) -> Draft:
 
 
 def _list_history(trials: Collection[TrialRecord], block: int) -> tuple[TrialRecord, ...]:
-    """What a host has to know: all of this block; of others what failed, and the most memory of each config."""
+    """Return the trials that a host needs: all of this block, all failed ones, and the one with the
+    highest memory of each config."""
     largest: dict[Config, TrialRecord] = {}
     for trial in sorted(trials, key=lambda trial: trial.memory.peak_bytes or 0):
         largest[trial.point.config] = trial
-    kept = {trial.id for trial in largest.values()}
+    largest_ids = {trial.id for trial in largest.values()}
     return tuple(
         trial
         for trial in trials
-        if trial.block == block or trial.outcome is not Outcome.OK or trial.id in kept
+        if trial.block == block or trial.outcome is not Outcome.OK or trial.id in largest_ids
     )
 
 
-def ray_executor(where: str) -> Executor:
-    """What `run --on` calls. Raises UsageError."""
-    return partial(_drive, parse_cluster_address(where))
+def ray_executor(cluster: str) -> Executor:
+    """Return the function that `run --on` calls. Raise UsageError for a bad address."""
+    return partial(_drive, parse_cluster_address(cluster))
 
 
 def _drive(address: ClusterAddress, study: StudyRun) -> None:
@@ -387,12 +403,13 @@ def _drive(address: ClusterAddress, study: StudyRun) -> None:
 
 
 def _refuse_one_machine_study(study: StudyRun) -> None:
-    """Raises UsageError."""
+    """Raise UsageError if the study needs a single machine."""
     engines = registered_engines_of(study.plan.study)
     for setup in study.plan.study.engines:
         engine = engines[setup.engine]
         if engine.environment is None and not engine.can_freeze(setup):
             raise UsageError(
-                f"{setup.name} runs elsewhere, and several nodes would load it at once; leave --on out"
+                f"{setup.name} runs elsewhere, and several nodes would load it at once; "
+                "leave --on out"
             )
     refuse_sections_of_one_machine(study.plan)

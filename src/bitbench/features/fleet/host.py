@@ -1,5 +1,5 @@
-"""The actor that measures blocks on a node of a Ray cluster, or on one of its GPUs. It decides nothing but who fits
-into its memory, and writes nothing: results go to the driver one by one."""
+"""The actor that measures blocks on a node of a Ray cluster, or on one of its GPUs. It decides only
+which configs fit into its memory, and writes nothing: results go to the driver one by one."""
 
 import os
 import tempfile
@@ -33,18 +33,18 @@ from bitbench.study.study_file import StudySource, study_file_text
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder, read_bytes
 
-LEFT_S = 60.0  # without a sign of the driver: it is gone, or has given the block to another node
+LEFT_S = 60.0  # a driver that is silent for so long is gone, or gave the block to another node
 
 
 @dataclass(frozen=True)
 class BlockOrder:
-    """A block, or what is left of it, as the driver decided it."""
+    """A block, or the rest of one, as the driver decided it."""
 
     task: BlockTask
     seconds: float | None  # of a budget
     quality: tuple[Config, ...]
     materials: dict[str, QualityMaterial]  # by the name of a model
-    # All trials of this block, and of others those that failed or show the most memory of their config.
+    # All trials of this block, all failed ones, and the one with the highest memory of each config.
     history: tuple[TrialRecord, ...]
     repeatable: frozenset[str]
 
@@ -56,35 +56,38 @@ class BlockEnd:
     seconds: float
 
 
-Result = tuple[Draft | BlockEnd, dict[str, bytes]]  # with what logs of instances gained
+Result = tuple[Draft | BlockEnd, dict[str, bytes]]  # with new content of instances' logs
 
 
 class BlockHost:
-    """Ray calls `prepare` and `run` in one thread, and `sign` in another."""
+    """An actor. Ray calls `prepare` and `run` in one thread, and `sign` in another."""
 
     def __init__(self, study: Study, folder: Path, device: Device | None) -> None:
-        os.environ.pop(
-            "OMP_NUM_THREADS", None
-        )  # Ray sets 1, and a CPU engine would compute on one core
+        # Ray sets it to 1, and a CPU engine would compute on one core.
+        os.environ.pop("OMP_NUM_THREADS", None)
         end_left_over()
         self._heard = time.monotonic()
         Thread(target=self._end_when_left, daemon=True).start()
-        self._study, self._folder, self._workplace = study, folder, Workplace(asked_device=device)
+        self._study = study
+        self._folder = folder
+        self._workplace = Workplace(asked_device=device)
         self._store = VariantStore(self._workplace.home, folder)
         self._load = LoadWorkers()
 
     @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
     def sign(self) -> None:
+        """Note that the driver is alive, and show that this actor is."""
         self._heard = time.monotonic()
 
     def _end_when_left(self) -> None:
-        """End this process, and by that its engines, also after it stood still: its block was given out again."""
+        """End this process and so its engines when the driver is silent, even after a pause of the
+        process itself. Its block was given to another node."""
         while time.monotonic() - self._heard < LEFT_S:
             time.sleep(1.0)
         os._exit(1)
 
     def prepare(self) -> Lock:
-        """Return what the study is resolved to here, which says whether this node is set up like the others."""
+        """Return the resolved study, which shows whether this node is set up like the others."""
         observer = LogObserver()
         source = StudySource(self._study, study_file_text(self._study), self._folder)
         self._plan = ready_plan(source, self._store, self._workplace, observer)
@@ -101,16 +104,16 @@ class BlockHost:
 
     @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator, unused-ignore]
     def run(self, order: BlockOrder) -> Iterator[Result]:
-        """Yield the results of a block as they come, and in the end how long it took."""
+        """Yield the results of a block as they come, and then its duration."""
         began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="bitbench-block-") as place:
-            logs = _Logs(Path(place))
+        with tempfile.TemporaryDirectory(prefix="bitbench-block-") as folder:
+            logs = _Logs(Path(folder))
             for draft in self._drafts(order, logs):
                 yield draft, logs.read_gained(draft)
         yield BlockEnd(time.monotonic() - began), {}
 
     def _drafts(self, order: BlockOrder, logs: "_Logs") -> Iterator[Draft]:
-        """Yield the results of a block, then those of quality."""
+        """Yield the results of a block, then the quality results."""
         run = self._context_for(order)
         progress = Progress(run.plan, order.repeatable)
         residence = study_residence(run.plan, self._workplace)
@@ -154,23 +157,26 @@ def _without_files(draft: Draft) -> Draft:
 
 
 class _Logs:
-    """The logs of instances here, until the driver has them."""
+    """The logs of instances on this node, until the driver has them."""
 
-    def __init__(self, place: Path) -> None:
-        self._place, self._files = place, SafeFolder(place)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = SafeFolder(folder)
         self._read: dict[str, int] = {}  # bytes, by instance
 
     def new_instance(self) -> tuple[str, Path]:
+        """Return the id and the empty log of a new instance."""
         name = f"i{len(self._read) + 1:04d}"
         self._read[name] = 0
         return name, self._files.create(f"{name}.log")
 
     def read_gained(self, draft: Draft) -> dict[str, bytes]:
-        """Return what each log gained; also nothing, where the draft is the first sign of its instance."""
-        gained: dict[str, bytes] = {}
-        for name, already in self._read.items():
-            content = read_bytes(self._place / f"{name}.log")[already:]
+        """Return the new content of each log that grew. The log of a new instance is always in
+        it."""
+        new_content: dict[str, bytes] = {}
+        for name, sent_bytes in self._read.items():
+            content = read_bytes(self._folder / f"{name}.log")[sent_bytes:]
             if content or (isinstance(draft, InstanceRecord) and draft.id == name):
-                gained[name] = content
-                self._read[name] = already + len(content)
-        return gained
+                new_content[name] = content
+                self._read[name] = sent_bytes + len(content)
+        return new_content

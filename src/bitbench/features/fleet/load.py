@@ -1,4 +1,5 @@
-"""`bitbench load --on ray://…`: several machines send the requests of one plan, each its part, on its own clock."""
+"""`bitbench load --on ray://…`: a load client whose machines each send their part of one plan of
+requests, on their own clocks."""
 
 import math
 import os
@@ -25,18 +26,18 @@ from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.trial import LoadMachine, LoadProgress
 from bitbench.util.errors import FleetError, LoadError, UsageError
 
-EXCHANGES = 50  # per comparison of clocks: beyond that the bound hardly gets narrower
-LEAD_S = 0.25  # from the moment at which all are ready to time zero; more where the way is long
-START_S = 90.0  # until a machine answers for the first time
-SILENT_S = 20.0  # without an answer a machine is lost
+EXCHANGES = 50  # per comparison of clocks, with more the bound hardly gets narrower
+LEAD_S = 0.25  # least time between "all are ready" and time zero, more with slow messages
+START_S = 90.0  # time for a machine's first answer
+SILENT_S = 20.0  # a machine that is silent for so long is lost
 _POLL_S = 0.25
 
 
 @dataclass
 class ClockComparison:
-    """By how much another clock is ahead of ours, with bounds that hold whatever the ways there and back took.
+    """The offset of another machine's clock from this one, with bounds for any message times.
 
-    It was not read before we asked, and its answer did not arrive before it was read.
+    The clock was read after the question was sent, and before its answer arrived.
     """
 
     least_ns: float = -math.inf
@@ -55,26 +56,30 @@ class ClockComparison:
         return abs(self.most_ns - self.least_ns) / 2e9
 
 
-def ray_load_client(where: str, nodes: int | None, *, has_key: bool) -> "RayLoadClient":
-    """`nodes`: so many of the machines; None: all. Raises UsageError."""
+def ray_load_client(cluster: str, nodes: int | None, *, has_key: bool) -> "RayLoadClient":
+    """Return a client that sends from so many machines, or from all if `nodes` is None. Raise
+    UsageError."""
     if has_key and os.environ.get("RAY_USE_TLS") != "1":
         raise UsageError(
-            "the endpoint's key would go to the Ray cluster in clear; set RAY_USE_TLS=1 on all of it"
+            "the endpoint's key would go to the Ray cluster in clear; "
+            "set RAY_USE_TLS=1 on all of it"
         )
-    return RayLoadClient(parse_cluster_address(where), nodes)
+    return RayLoadClient(parse_cluster_address(cluster), nodes)
 
 
 class RayLoadClient:
-    """Implements `bitbench.ports.LoadClient`. Its machines stay from job to job."""
+    """A `bitbench.ports.LoadClient` whose machines stay connected from job to job."""
 
     def __init__(self, address: ClusterAddress, count: int | None) -> None:
-        self._address, self._count = address, count
+        self._address = address
+        self._count = count
         self._stack = ExitStack()
         self._ray: Any = None
         self._hosts: dict[str, Any] = {}  # actors, by the machine's name
 
     def __enter__(self) -> Self:
-        """Raises FleetError where a machine does not answer: its part of the requests would be missing."""
+        """Connect the machines. Raise FleetError or LoadError if one does not answer, since its
+        part of the requests would be missing."""
         self._ray = self._stack.enter_context(connected_cluster(self._address))
         try:
             self._start_hosts()
@@ -96,15 +101,15 @@ class RayLoadClient:
     def run(
         self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None
     ) -> LoadResult:
-        """Blocks until the trial has ended. Raises LoadError, also where a machine is lost."""
+        """Block until the trial has ended, and return its result. Raise LoadError, also if a
+        machine is lost."""
         from bitbench.features.fleet.load_host import plan_facts
 
-        same = plan_facts(job)
+        facts = plan_facts(job)
         count = len(self._hosts)
-        runs = {
-            name: actor.run.remote(job, WorkerPart(place, count), same)
-            for place, (name, actor) in enumerate(self._hosts.items())
-        }
+        runs: dict[str, Any] = {}
+        for index, (name, actor) in enumerate(self._hosts.items()):
+            runs[name] = actor.run.remote(job, WorkerPart(index, count), facts)
         while not all(self._state(name, run)[0] for name, run in runs.items()):
             time.sleep(_POLL_S / 5)
         clocks = {name: self._compare_clock(name) for name in runs}
@@ -140,20 +145,21 @@ class RayLoadClient:
     def _watch(
         self, runs: dict[str, Any], on_progress: Callable[[LoadProgress], None] | None
     ) -> None:
-        """Until all have ended. Rows stay where they are so long: on their way they would disturb who still sends."""
-        before: LoadProgress | None = None
+        """Wait until all have ended, and report progress. Rows stay on their machines until then,
+        since the transfer would disturb machines that still send."""
+        progress: LoadProgress | None = None
         while self._ray.wait(
             list(runs.values()), num_returns=len(runs), timeout=_POLL_S, fetch_local=False
         )[1]:
             states = [self._state(name, run)[1] for name, run in runs.items()]
             if on_progress is not None and all(states):
-                before = sum_progress_snapshots(
-                    [snapshot for state in states for snapshot in state], before
-                )
-                on_progress(before)
+                snapshots = [snapshot for state in states for snapshot in state]
+                progress = sum_progress_snapshots(snapshots, progress)
+                on_progress(progress)
 
     def _state(self, name: str, run: Any) -> tuple[bool, Sequence[Any]]:
-        """Raises LoadError where its part has failed."""
+        """Return whether the machine is prepared, and its progress. Raise LoadError if its part has
+        failed."""
         if self._ray.wait([run], timeout=0, fetch_local=False)[0]:
             self._get(name, run)
         state: tuple[bool, Sequence[Any]] = self._ask(name, "state")
@@ -164,16 +170,19 @@ class RayLoadClient:
     ) -> Any:
         return self._get(name, getattr(self._hosts[name], question).remote(*arguments), timeout_s)
 
-    def _get(self, name: str, value: Any, timeout_s: float | None = None) -> Any:
+    def _get(self, name: str, future: Any, timeout_s: float | None = None) -> Any:
+        """Return the value of a future. Raise LoadError if the machine failed or was lost."""
         try:
-            return self._ray.get(value, timeout=timeout_s)
+            return self._ray.get(future, timeout=timeout_s)
         except self._ray.exceptions.RayTaskError as error:
             raise LoadError(
                 f"{name} cannot send its part of the requests: {first_line(error.cause)}"
             ) from None
         except self._ray.exceptions.RayError as error:
-            said = f"the machine {name} was lost ({first_line(error)}); the same command with --into resumes"
-            raise LoadError(said) from None
+            raise LoadError(
+                f"the machine {name} was lost ({first_line(error)}); "
+                "the same command with --into resumes"
+            ) from None
 
     def _compare_clock(self, name: str) -> ClockComparison:
         comparison = ClockComparison()
@@ -185,7 +194,8 @@ class RayLoadClient:
 
 
 def _refuse_unconnected(results: dict[str, LoadResult]) -> None:
-    """Raises LoadError for a machine that has no way to an endpoint which answers others: not the endpoint's doing."""
+    """Raise LoadError for a machine that cannot connect to an endpoint that answers others, since
+    that is not the endpoint's fault."""
     statuses = {name: set(result.sums.statuses) for name, result in results.items()}
     if any("ok" in seen for seen in statuses.values()):
         for name, seen in statuses.items():

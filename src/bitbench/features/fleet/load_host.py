@@ -18,7 +18,8 @@ from bitbench.util.version import __version__
 
 
 def plan_facts(job: LoadJob) -> dict[str, str]:
-    """Return what the plan of requests follows from, and has to be the same everywhere. Raises OSError."""
+    """Return the facts that decide the plan of requests, which must be equal on all machines. Raise
+    OSError if an input file cannot be read."""
     return {
         "bitbench": __version__,
         "numpy": np.__version__,
@@ -27,30 +28,36 @@ def plan_facts(job: LoadJob) -> dict[str, str]:
 
 
 class LoadHost:
-    """Ray calls `run` in one thread, and what is asked meanwhile in another. It ends with the driver."""
+    """An actor that ends with its driver. Ray calls `run` in one thread, and the rest in
+    another."""
 
     def __init__(self) -> None:
         self._load = LoadWorkers()
         self._load.__enter__()
-        self._ready, self._go, self._zero_s = Event(), Event(), 0.0
+        self._ready = Event()
+        self._go = Event()
+        self._zero_s = 0.0
         self._snapshots: Sequence[Snapshot] = ()
 
     @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
     def clock_ns(self) -> int:
+        """Return this machine's monotonic clock."""
         return time.monotonic_ns()
 
     @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
     def state(self) -> tuple[bool, Sequence[Snapshot]]:
-        """Return whether all is prepared, and how the workers get on."""
+        """Return whether everything is prepared, and the workers' progress."""
         return self._ready.is_set(), self._snapshots
 
     @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
     def go(self, zero_ns: int) -> None:
+        """Start sending at this time of the machine's clock."""
         self._zero_s = zero_ns / 1e9
         self._go.set()
 
     def run(self, job: LoadJob, part: WorkerPart, same: dict[str, str]) -> LoadResult:
-        """Raises LoadError where this machine would not send what the others think: it differs from `same`."""
+        """Send this machine's part and return its result. Raise LoadError if its facts differ from
+        `same`, since it would send other requests."""
         here = plan_facts(job)
         differing = sorted(name for name in same if here.get(name) != same[name])
         if differing:
@@ -63,7 +70,7 @@ class LoadHost:
                 on_snapshots=self._note,
             )
             return replace(result, rows=result.rows.packed())
-        finally:  # here, since the next job is asked about before it begins
+        finally:  # here, since `state` is called before the next job begins
             self._ready.clear()
             self._go.clear()
             self._snapshots = ()

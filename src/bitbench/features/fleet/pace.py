@@ -1,7 +1,8 @@
-"""How much is measured when several nodes work at once, with a budget: wall time of all nodes together.
+"""The pace of a study on several nodes with a budget, which is the wall time of all nodes together.
 
-The first blocks are as many as there are nodes, at least two on each, and share the budget; a node ends its rounds when
-its share is over. Later blocks are begun only while the longest block so far fits into what is left.
+The first blocks share the budget: at least two per node, and as many as the study's minimum. A node
+ends its rounds when its share is over. Later blocks begin only while the longest block so far fits
+into the rest.
 """
 
 import time
@@ -17,21 +18,23 @@ from bitbench.running.progress import BlockTask
 from bitbench.running.residence import Residence
 from bitbench.study.plan import Config, Plan, Point
 
-LEAST_WAVES = 2  # so that a study can drop what is decided halfway
+LEAST_WAVES = 2  # so that a study can drop decided points halfway
 
 
 class ClusterPlanner(BlockPlanner):
-    """The planner of a study whose blocks run on so many nodes at once."""
+    """A planner of a study whose blocks run on several nodes at once."""
 
     def __init__(
         self, plan: Plan, estimator: Estimator, residence: Residence, nodes: int, lines: BlockLines
     ) -> None:
         super().__init__(plan, estimator, residence, at_once=nodes)
-        self._nodes, self._lines = nodes, lines
+        self._nodes = nodes
+        self._lines = lines
         self._wall_began = time.monotonic() - sum(self._block_seconds()) / nodes
 
     def decide(self, block: int) -> BlockTask | None:
-        """Decide as on one machine without a budget; with one, give each block the most rounds that it may have."""
+        """Return the task of a block, or None to end. Without a budget it is planned as on one
+        machine. With a budget, each block gets the maximum of rounds."""
         starts = self._measure.starts
         if self._measure.budget is None:
             return super().decide(block)
@@ -45,7 +48,7 @@ class ClusterPlanner(BlockPlanner):
         return BlockTask(block, self._measure.trials.max, points)
 
     def seconds(self) -> float | None:
-        """What a block that begins now may take; None without a budget."""
+        """Return how long a block that begins now may take, or None without a budget."""
         if self._measure.budget is None:
             return None
         waves = max(LEAST_WAVES, ceil(self._measure.starts.min / self._nodes))
@@ -59,21 +62,25 @@ class ClusterPlanner(BlockPlanner):
 
 
 class TimedBlock:
-    """The rounds of one block on its node: as many as its time allows, and at least one."""
+    """A block on its node with as many rounds as its time allows, and at least one."""
 
     def __init__(self, task: BlockTask, seconds: float | None) -> None:
-        self._most, self._seconds, self._wall_began = task.rounds, seconds, time.monotonic()
+        self._most = task.rounds
+        self._seconds = seconds
+        self._wall_began = time.monotonic()
         self.task = task if seconds is None else replace(task, rounds=min(task.rounds, 1))
         self._counts: Counter[Point] = Counter()
-        self._first_trial: float | None = None  # when it began
+        self._first_trial: float | None = None  # start time
         self._trials_done = 0
         self._configs_begun: set[Config] = set()
         self._config_count = len({point.config for point in task.points})
 
     def add(self, trial: TrialRecord) -> None:
-        """Allow another round once some point has had all of them, and the rest of this one and another fit.
+        """Allow another round when a point has completed all rounds, and both the rest of this
+        round and another one fit into the time.
 
-        Configs that come one after the other share the time; those after the first have as many rounds as it had.
+        Configs that run one after the other share the time. Later configs get as many rounds as the
+        first.
         """
         if trial.block != self.task.block:
             return

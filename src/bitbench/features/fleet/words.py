@@ -1,4 +1,4 @@
-"""What a report says of several machines."""
+"""The report's section on a study's machines."""
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.fleet.computing import MachineFactor
@@ -6,12 +6,14 @@ from bitbench.reports.document.model import Name, Section, Unit
 from bitbench.reports.document.words import number_column, paragraph, say, table, words_column
 
 EXPLANATION = (
-    "Each block ran on one machine with all of its configs, so ratios are within machines. The interval of a single "
-    "config includes the variation between these machines, and says nothing about others."
+    "Each block ran on one machine with all of its configs, so ratios are within machines. "
+    "The interval of a single config includes the variation between these machines, "
+    "and says nothing about others."
 )
 
 
 def machines_section(factor: MachineFactor, _: StudySummary) -> Section:
+    """Return a table of the machines with their relative speeds."""
     machines = table(
         factor.machines,
         words_column("Machine", lambda machine: Name(machine.name)),

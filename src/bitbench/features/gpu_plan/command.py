@@ -1,4 +1,4 @@
-"""`bitbench plan-gpu`: what a study would take on a GPU you do not have here, as it is printed."""
+"""`bitbench plan-gpu`: the command, and the text that it prints."""
 
 import math
 from collections.abc import Iterator
@@ -42,12 +42,16 @@ from bitbench.study.plan import Plan
 from bitbench.study.study_file import StudySource
 from bitbench.util.units import show_about, show_bytes
 
-WIDEST_SIZE, GAP = "1,023 MiB", 2
+WIDEST_SIZE = "1,023 MiB"
+GAP = 2
 
 
 def show_plan_gpu(answer: GpuPlanAnswer, source: StudySource) -> None:
-    plan, on_device = answer.plan, answer.on_device
-    console, labels = Terminal(), plan_labels(plan)
+    """Print the plan for a terminal."""
+    plan = answer.plan
+    on_device = answer.on_device
+    console = Terminal()
+    labels = plan_labels(plan)
     show_plan_heading(console, plan, labels)
     console.print(_device(on_device.device))
     show_plan_tables(console, plan, labels)
@@ -60,42 +64,36 @@ def show_plan_gpu(answer: GpuPlanAnswer, source: StudySource) -> None:
 
 def _device(device: DeviceClass) -> str:
     return (
-        f"On {device.name}: {device.title}, compute capability {device.capability}, {show_bytes(device.memory_bytes)}, "
-        f"{device.read_bytes_per_s / 1e9:,.0f} GB/s, {device.flops_per_s / 1e12:,.0f} TFLOP/s in 16 bits. Nothing of "
-        "this was measured."
+        f"On {device.name}: {device.title}, compute capability {device.capability}, "
+        f"{show_bytes(device.memory_bytes)}, {device.read_bytes_per_s / 1e9:,.0f} GB/s, "
+        f"{device.flops_per_s / 1e12:,.0f} TFLOP/s in 16 bits. Nothing of this was measured."
     )
 
 
 def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
-    """What each config takes of each device, in columns that add up; below it how, and on which kernels it runs."""
+    """Yield a table with the memory of each config, how it adds up, and the expected kernels."""
     has_several = any(need.use.devices > 1 for need in on_device.needs)
-    titles = [
-        *(["devices"] if has_several else []),
-        "weights\neach",
-        "KV of one\nrequest",
-        "needed\neach",
-        "may take",
-    ]
-    room = width - sum(max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP for title in titles)
+    titles = ["weights\neach", "KV of one\nrequest", "needed\neach", "may take"]
+    if has_several:
+        titles.insert(0, "devices")
+    label_width = width
+    for title in titles:
+        label_width -= max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP
     table = Table("config", box=None, header_style="bold", pad_edge=False)
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for need in on_device.needs[:MOST_LINES]:
-        figures = [
-            *([str(need.use.devices)] if has_several else []),
-            *map(show_bytes, _sizes(need)),
-        ]
-        table.add_row(
-            "\n".join(wrap(labels[need.config], max(room, 1))),
-            *figures,
-            style="" if need.fits else "yellow",
-        )
-    if (left := len(on_device.needs) - MOST_LINES) > 0:
+        cells = ["\n".join(wrap(labels[need.config], max(label_width, 1)))]
+        if has_several:
+            cells.append(str(need.use.devices))
+        cells += map(show_bytes, _sizes(need))
+        table.add_row(*cells, style="" if need.fits else "yellow")
+    left = len(on_device.needs) - MOST_LINES
+    if left > 0:
         table.add_row(f"… {left:,} more")
     yield table
-    yield Text(
-        f"Needed: weights, the KV cache of one request, and about {show_bytes(ASSUMED_OVERHEAD_BYTES)} besides."
-    )
+    overhead = show_bytes(ASSUMED_OVERHEAD_BYTES)
+    yield Text(f"Needed: weights, the KV cache of one request, and about {overhead} besides.")
     kernels: dict[str, list[str]] = {}
     for need in on_device.needs:
         kernels.setdefault(need.kernel or "unknown", []).append(labels[need.config])
@@ -110,6 +108,7 @@ def _sizes(need: DeviceNeed) -> tuple[int | None, ...]:
 
 
 def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
+    """Yield the requests that wait, the workloads that need other setups, and the unknown times."""
     waiting: dict[str, list[str]] = {}
     for need in on_device.needs:
         for workload in need.waits:
@@ -119,14 +118,17 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
             ("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once."
         )
         yield indented_plan_names(configs)
-    fitting = (need for need in on_device.needs if need.fits and need.too_long)
-    # Their setups do not say for how long a request they start.
-    partly = [labels[need.config] for need in fitting if need.use.context_tokens is None]
+    partly: list[str] = []
+    for need in on_device.needs:
+        # Without a context length the engine reserves room for the longest request.
+        if need.fits and need.too_long and need.use.context_tokens is None:
+            partly.append(labels[need.config])
     if partly:
         yield Text.assemble(
             ("long workloads apart", "yellow"),
-            ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
-            "short ones, too; give the long ones a setup of their own with max-model-len.",
+            ": an engine that makes room for its longest request when it starts, as vLLM does, "
+            "fails there on the short ones, too; "
+            "give the long ones a setup of their own with max-model-len.",
         )
         yield indented_plan_names(partly)
     if on_device.untimed:
@@ -135,10 +137,11 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
 
 
 def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
-    where = f"{on_device.devices} × {on_device.device.title}"
+    devices = f"{on_device.devices} × {on_device.device.title}"
     return (
-        f"{plan_runs_text(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at "
-        "half of it with 4 ms per step; without downloads, the creation of variants and what devices tell each other): "
+        f"{plan_runs_text(plan)} in {show_about(*on_device.seconds)} on {devices} "
+        "(an estimate: at the roofline, and at half of it with 4 ms per step; without downloads, "
+        "the creation of variants and what devices tell each other): "
         f"{plan_counts_text(plan, amount)}"
     )
 
@@ -156,11 +159,10 @@ def plan_gpu(
 ) -> None:
     """Show what a study would take on a GPU you do not have here.
 
-    Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, and hours by roofline.
-    Runs nothing, and measures nothing. Exit code 3: every point is refused.
+    Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, and
+    hours by roofline. Runs nothing, and measures nothing. Exit code 3: every point is refused.
     """
-    at = Workplace()
-    answer = compute_gpu_plan(study, class_called(device_class), at)
+    answer = compute_gpu_plan(study, class_called(device_class), Workplace())
     code = plan_exit_code(answer.plan)
     if as_json:
         end_with_json("plan-gpu", answer, code)

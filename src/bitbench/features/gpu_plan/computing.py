@@ -1,7 +1,9 @@
-"""A plan on devices that are not here: what fits, on which kernels, and how long it would take.
+"""A plan on GPUs that are not here: the configs that fit, their kernels, and the time they would
+take.
 
-Nothing of it was measured. Memory is counted from the sizes of the model; time is what the roofline of the device
-allows, and twice that with some milliseconds for each step, which is where engines usually are.
+Nothing here is measured. Memory follows from the sizes of the model. The minimum time is the
+roofline of the device. The maximum is twice the roofline plus some milliseconds per step, where
+engines usually are.
 """
 
 import math
@@ -38,42 +40,48 @@ from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload, typical_length
 from bitbench.util.units import show_bytes
 
-# Besides weights and KV cache: the CUDA context, the activations of one step, captured graphs. Rough.
+# The CUDA context, the activations of one step, and captured graphs. A rough value.
 ASSUMED_OVERHEAD_BYTES = 2 * 2**30
 ASSUMED_LOAD_BYTES_PER_S = 1e9  # from a disk to devices, at each start
-# A published record: 0.5 billion parameters in bf16 on an A100, batch 1: 270 tokens/s, where the roofline allows 2,000.
+# A published measurement: 0.5 billion parameters in bf16 on an A100 with batch 1 reach 270
+# tokens/s, and the roofline allows 2,000.
 ASSUMED_STEP_OVERHEAD_S = 0.004
 ASSUMED_ROOF_SHARE = 0.5
 _MOST_DEVICES = 16
-_IN_INT8, _IN_FP8 = "w8a8-int", "w8a8-float"
-_CHOOSING_KERNELS = ("linear-backend", "quantization")  # arguments by which a person chooses
-_NOT_THIS_MACHINE = "planned for another machine"  # of an environment
+_IN_INT8 = "w8a8-int"
+_IN_FP8 = "w8a8-float"
+_CHOOSING_KERNELS = ("linear-backend", "quantization")  # arguments that choose a kernel
+_NOT_THIS_MACHINE = "planned for another machine"  # the problem of every environment
 
 
-def compute_gpu_plan(study: Path | Study, device: DeviceClass, at: Workplace) -> GpuPlanAnswer:
-    """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
+def compute_gpu_plan(
+    study: Path | Study, device: DeviceClass, workplace: Workplace
+) -> GpuPlanAnswer:
+    """Return the plan on devices that this machine need not have, with its memory and time, and the
+    commands that are needed there first."""
     source = StudySource.of(study)
-    store = VariantStore(at.home, source.folder)
+    store = VariantStore(workplace.home, source.folder)
     engines = registered_engines_of(source.study)
     start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
-    asked = plan_study_source(source, store, at, device.compute_capability)
-    plan, on_device = _plan_on_device(asked, device, start_s)
+    whole_plan = plan_study_source(source, store, workplace, device.compute_capability)
+    plan, on_device = _plan_on_device(whole_plan, device, start_s)
     names = sorted({*readiness_environments(plan), *store.makers(plan)})
     missing = dict.fromkeys(names, _NOT_THIS_MACHINE)
     ready = Readiness(missing, tuple(store.missing_models(plan)), packages=readiness_packages(plan))
+    amount = amount_of(plan, estimator_of(plan, workplace))
     return GpuPlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=replace(amount_of(plan, estimator_of(plan, at)), seconds=on_device.seconds),
+        amount=replace(amount, seconds=on_device.seconds),
         on_device=on_device,
     )
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """A variant on a setup: what each device holds."""
+    """A variant on a setup, and the memory that it needs on each device."""
 
     variant: Variant
     use: DeviceUse
@@ -85,7 +93,8 @@ class _Fit:
         return int(self.device.memory_bytes * self.use.memory_share)
 
     def kv_bytes(self, tokens: int, devices: int | None = None) -> int | None:
-        """Keys and values of so many tokens on each device; heads are shared out, and one is not divided."""
+        """Return the bytes of keys and values of so many tokens on each device, or None if unknown.
+        Heads are distributed, and a single head is not divided."""
         per_token = self.variant.facts.kv_bytes_per_token(self.use.kv_value_bytes)
         if per_token is None:
             return None
@@ -93,100 +102,104 @@ class _Fit:
         return math.ceil(tokens * per_token / shares)
 
     def needed_bytes(self, workload: Workload, devices: int | None = None) -> int | None:
-        """With one request at its full length: others may wait. None where a size is unknown."""
+        """Return the bytes on each device for one request at full length, since others may wait.
+        Return None if a size is unknown."""
         kv_bytes = self.kv_bytes(self.room_for(workload), devices)
         if self.weight_bytes is None or kv_bytes is None:
             return None
-        return (
-            math.ceil(self.weight_bytes / (devices or self.use.devices))
-            + kv_bytes
-            + ASSUMED_OVERHEAD_BYTES
-        )
+        weight_bytes = math.ceil(self.weight_bytes / (devices or self.use.devices))
+        return weight_bytes + kv_bytes + ASSUMED_OVERHEAD_BYTES
 
     def room_for(self, workload: Workload) -> int:
-        """Tokens of one request."""
+        """Return the tokens that are reserved for one request."""
         return max(workload.context_tokens, self.use.context_tokens or 0)
 
     def fits(self, workload: Workload, devices: int | None = None) -> bool:
-        """What is unknown is tried."""
+        """Return True if one request fits, or if the size is unknown."""
         return (self.needed_bytes(workload, devices) or 0) <= self.room_bytes
 
     def waits(self, workload: Workload) -> bool:
-        needed, request_bytes = self.needed_bytes(workload), self.kv_bytes(workload.context_tokens)
-        if needed is None or request_bytes is None:
+        """Return True if the concurrent requests do not fit into the KV cache all at once."""
+        needed_bytes = self.needed_bytes(workload)
+        request_bytes = self.kv_bytes(workload.context_tokens)
+        if needed_bytes is None or request_bytes is None:
             return False
-        first = self.kv_bytes(self.room_for(workload)) or 0
-        return needed - first + max(workload.concurrency * request_bytes, first) > self.room_bytes
+        reserved_bytes = self.kv_bytes(self.room_for(workload)) or 0
+        cache_bytes = max(workload.concurrency * request_bytes, reserved_bytes)
+        return needed_bytes - reserved_bytes + cache_bytes > self.room_bytes
 
     def refusal(self, workload: Workload) -> str:
+        """Return why the workload does not fit, and how many devices would be enough."""
         needed = self.needed_bytes(workload) or 0
+        weights = math.ceil((self.weight_bytes or 0) / self.use.devices)
         tokens = self.room_for(workload)
         enough = 2 * self.use.devices
         while enough <= _MOST_DEVICES and not self.fits(workload, enough):
             enough *= 2
-        would = f"{enough} devices would be enough"
-        advice = would if enough <= _MOST_DEVICES else f"{_MOST_DEVICES} would not be enough either"
+        advice = f"{enough} devices would be enough"
+        if enough > _MOST_DEVICES:
+            advice = f"{_MOST_DEVICES} would not be enough either"
         return (
-            f"It needs {show_bytes(needed)} on each of {self.use.devices} × {self.device.title} (weights "
-            f"{show_bytes(math.ceil((self.weight_bytes or 0) / self.use.devices))}, KV cache of "
-            f"{tokens:,} tokens {show_bytes(self.kv_bytes(tokens))}, about {show_bytes(ASSUMED_OVERHEAD_BYTES)} "
-            f"besides) and may take {show_bytes(self.room_bytes)}; {advice}."
+            f"It needs {show_bytes(needed)} on each of {self.use.devices} × {self.device.title} "
+            f"(weights {show_bytes(weights)}, "
+            f"KV cache of {tokens:,} tokens {show_bytes(self.kv_bytes(tokens))}, "
+            f"about {show_bytes(ASSUMED_OVERHEAD_BYTES)} besides) "
+            f"and may take {show_bytes(self.room_bytes)}; {advice}."
         )
 
 
 def _plan_on_device(
     plan: Plan, device: DeviceClass, start_s: Mapping[str, float]
 ) -> tuple[Plan, DevicePlan]:
-    """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name
-    of a setup, without loading weights."""
-    with_model = [
-        config for config in plan.configs if plan.variant(config.variant).form is not None
-    ]
-    fits = {config: _fit(plan, config, device) for config in with_model}
-    refusals = [
-        Refusal(point=point, reason=fit.refusal(workload))
-        for point in plan.points
-        if (fit := fits.get(point.config))
-        and not fit.fits(workload := plan.study.workload(point.workload))
-    ]
-    refused = {refusal.point for refusal in refusals}
-    kept = tuple(point for point in plan.points if point not in refused)
-    without_room = {point.config for point in refused} - {point.config for point in kept}
-    reasons = {
-        refusal.point.config: refusal.reason for refusal in reversed(refusals)
-    }  # the first of each
-    limited = plan.model_copy(
-        update={
-            "points": kept,
-            "refusals": (*plan.refusals, *refusals),
-            "expectations": tuple(
-                expectation
-                for expectation in plan.expectations
-                if expectation.config not in without_room
-            ),
-            "quality": tuple(config for config in plan.quality if config not in without_room),
-            "quality_refusals": (
-                *plan.quality_refusals,
-                *(
-                    QualityRefusal(config=config, reason=reasons[config])
-                    for config in plan.quality
-                    if config in without_room
-                ),
-            ),
-        }
-    )
+    """Return the plan with points that do not fit refused, and what it takes. `start_s` is the
+    start time by setup, without loading weights."""
+    fits: dict[Config, _Fit] = {}
+    for config in plan.configs:
+        if plan.variant(config.variant).form is not None:
+            fits[config] = _fit(plan, config, device)
+    limited = _refuse_what_does_not_fit(plan, fits)
     times = _Times(limited, fits, start_s)
-    devices = max(
-        (fits[config].use.devices for config in limited.configs if config in fits), default=1
-    )
+    fitting = [config for config in limited.configs if config in fits]
     return limited, DevicePlan(
         device=device,
-        devices=devices,
+        devices=max((fits[config].use.devices for config in fitting), default=1),
         needs=tuple(_need(plan, limited, config, fit) for config, fit in fits.items()),
         seconds=(times.total_s(most=False), times.total_s(most=True)),
-        untimed=tuple(
-            config for config in limited.configs if config in fits and not times.knows(config)
-        ),
+        untimed=tuple(config for config in fitting if not times.knows(config)),
+    )
+
+
+def _refuse_what_does_not_fit(plan: Plan, fits: Mapping[Config, _Fit]) -> Plan:
+    """Return the plan with points that do not fit refused. If no point of a config fits, its
+    quality is refused too, with the reason of the first."""
+    points: list[Point] = []
+    refusals: list[Refusal] = []
+    for point in plan.points:
+        fit = fits.get(point.config)
+        workload = plan.study.workload(point.workload)
+        if fit is None or fit.fits(workload):
+            points.append(point)
+        else:
+            refusals.append(Refusal(point=point, reason=fit.refusal(workload)))
+    remaining = {point.config for point in points}
+    reasons: dict[Config, str] = {}
+    for refusal in refusals:
+        if refusal.point.config not in remaining:
+            reasons.setdefault(refusal.point.config, refusal.reason)
+    expectations = [item for item in plan.expectations if item.config not in reasons]
+    quality_refusals = [
+        QualityRefusal(config=config, reason=reasons[config])
+        for config in plan.quality
+        if config in reasons
+    ]
+    return plan.model_copy(
+        update={
+            "points": tuple(points),
+            "refusals": (*plan.refusals, *refusals),
+            "expectations": tuple(expectations),
+            "quality": tuple(config for config in plan.quality if config not in reasons),
+            "quality_refusals": (*plan.quality_refusals, *quality_refusals),
+        }
     )
 
 
@@ -200,32 +213,38 @@ def _fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
     )
 
 
-def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
-    """At the longest workload that fits; where none does, at the shortest that was asked."""
-    wanted, runs = (
-        [asked.study.workload(point.workload) for point in plan.points if point.config == config]
-        for plan in (asked, limited)
-    )
-    by_length = sorted(runs or wanted, key=lambda workload: workload.context_tokens)
-    shown = (by_length[-1] if runs else by_length[0]) if by_length else None
+def _need(plan: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
+    """Return the need at the longest workload that fits, or else at the shortest one."""
+    workloads = _workloads_of(config, plan)
+    running = _workloads_of(config, limited)
+    sized = None
+    if running:
+        sized = max(reversed(running), key=lambda workload: workload.context_tokens)
+    elif workloads:
+        sized = min(workloads, key=lambda workload: workload.context_tokens)
     return DeviceNeed(
         config=config,
         use=fit.use,
-        kernel=_kernel(fit, asked.study.engine(config.engine)),
+        kernel=_kernel(fit, plan.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
-        request_kv_bytes=None if shown is None else fit.kv_bytes(fit.room_for(shown)),
-        needed_bytes=None if shown is None else fit.needed_bytes(shown),
+        request_kv_bytes=None if sized is None else fit.kv_bytes(fit.room_for(sized)),
+        needed_bytes=None if sized is None else fit.needed_bytes(sized),
         room_bytes=fit.room_bytes,
-        fits=bool(runs) or not wanted,
-        too_long=tuple(workload.name for workload in wanted if workload not in runs),
-        waits=tuple(workload.name for workload in runs if fit.waits(workload)),
+        fits=bool(running) or not workloads,
+        too_long=tuple(workload.name for workload in workloads if workload not in running),
+        waits=tuple(workload.name for workload in running if fit.waits(workload)),
     )
 
 
+def _workloads_of(config: Config, plan: Plan) -> list[Workload]:
+    return [plan.study.workload(point.workload) for point in plan.points if point.config == config]
+
+
 def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
-    chosen = next((str(setup.args[name]) for name in _CHOOSING_KERNELS if name in setup.args), None)
-    if chosen is not None:
-        return f"{chosen} (chosen)"
+    """Return the kernel that the study chooses, or else the expected one. None if it is unknown."""
+    for name in _CHOOSING_KERNELS:
+        if name in setup.args:
+            return f"{setup.args[name]} (chosen)"
     form = fit.variant.form or ""
     while form:  # a special form, such as a sparse one, computes on the kernel of the general one
         row = look_up_compatibility(
@@ -242,69 +261,69 @@ def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
 
 
 class _Times:
-    """Seconds of starts and trials, at the roofline or as engines usually are."""
+    """The seconds of starts and trials, at the roofline or as engines usually are (`most`)."""
 
     def __init__(
         self, plan: Plan, fits: Mapping[Config, _Fit], start_s: Mapping[str, float]
     ) -> None:
-        self._plan, self._fits, self._start_s = plan, fits, start_s
+        self._plan = plan
+        self._fits = fits
+        self._start_s = start_s
 
     def knows(self, config: Config) -> bool:
+        """Return True if the cost of a step is known."""
         fit = self._fits[config]
         return fit.weight_bytes is not None and why_cost_unknown(fit.variant.facts) is None
 
     def total_s(self, *, most: bool) -> float:
-        measure = self._plan.study.measure
-        starts, trials = (
-            (measure.starts.max, measure.trials.max)
-            if most
-            else (measure.starts.min, measure.trials.min)
-        )
-        hopeless = {
-            expectation.config
-            for expectation in self._plan.expectations
-            if expectation.verdict is Support.DOES_NOT_RUN
-        }
-        points = [point for point in self._plan.points if point.config not in hopeless]
-        timed = {point.config for point in points}
-        workloads = {workload.name: workload for workload in self._plan.study.workloads}
-        one_each_s = sum(
-            self._trial_s(point, workloads[point.workload], most=most) for point in points
-        )
-        warm_ups_s = sum(
-            self._trial_s(point, workloads[point.workload].warm_up, most=most) for point in points
-        )
+        """Return the seconds of the whole plan, but at most its budget. Configs that are expected
+        to fail do not count."""
+        plan = self._plan
+        measure = plan.study.measure
+        starts = measure.starts.max if most else measure.starts.min
+        trials = measure.trials.max if most else measure.trials.min
+        failing: set[Config] = set()
+        for expectation in plan.expectations:
+            if expectation.verdict is Support.DOES_NOT_RUN:
+                failing.add(expectation.config)
+        timed: set[Config] = set()
+        one_each_s = 0.0
+        warm_ups_s = 0.0
+        for point in plan.points:
+            if point.config not in failing:
+                workload = plan.study.workload(point.workload)
+                timed.add(point.config)
+                one_each_s += self._trial_s(point, workload, most=most)
+                warm_ups_s += self._trial_s(point, workload.warm_up, most=most)
         starting_s = sum(self._starting_s(config) for config in timed)
-        once_s = sum(self._starting_s(config) for config in set(self._plan.configs) - timed)
-        scoring_s = sum(self._scoring_s(config, most=most) for config in self._plan.quality)
+        once_s = sum(self._starting_s(config) for config in set(plan.configs) - timed)
+        scoring_s = sum(self._scoring_s(config, most=most) for config in plan.quality)
         total_s = starts * (starting_s + warm_ups_s + trials * one_each_s) + once_s + scoring_s
-        budget_s = measure.budget
-        return total_s if budget_s is None else min(total_s, budget_s)
+        return total_s if measure.budget is None else min(total_s, measure.budget)
 
     def _starting_s(self, config: Config) -> float:
-        loading_s = (
-            (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S
-            if config in self._fits
-            else 0
-        )
+        loading_s = 0.0
+        if config in self._fits:
+            loading_s = (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S
         return self._start_s[config.engine] + loading_s
 
     def _trial_s(self, point: Point, workload: Workload, *, most: bool) -> float:
         if point.config not in self._fits or not self.knows(point.config):
             return 0.0
         fit = self._fits[point.config]
-        read, written = (
-            typical_length(workload.input_tokens),
-            typical_length(workload.output_tokens),
-        )
-        facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
+        input_tokens = typical_length(workload.input_tokens)
+        output_tokens = typical_length(workload.output_tokens)
+        middle = input_tokens + output_tokens / 2
+        facts = fit.variant.facts
+        weight_bytes = fit.weight_bytes or 0
+        batch = workload.concurrency
         kv = facts.kv_bytes_per_token(fit.use.kv_value_bytes)
-        prefill_s = _step_s(prefill_cost(facts, weight_bytes, batch, read, kv), fit, most=most)
-        decode_s = _step_s(
-            decode_cost(facts, weight_bytes, batch, read + written / 2, kv), fit, most=most
-        )
+        prefill = prefill_cost(facts, weight_bytes, batch, input_tokens, kv)
+        decode = decode_cost(facts, weight_bytes, batch, middle, kv)
+        prefill_s = _step_s(prefill, fit, most=most)
+        decode_s = _step_s(decode, fit, most=most)
         rounds = (workload.request_count or 0) / batch
-        return max(rounds * (prefill_s + written * decode_s), workload.duration or 0.0)
+        return max(rounds * (prefill_s + output_tokens * decode_s), workload.duration or 0.0)
 
     def _scoring_s(self, config: Config, *, most: bool) -> float:
         quality = self._plan.study.quality
@@ -312,15 +331,15 @@ class _Times:
             return 0.0
         fit = self._fits[config]
         step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
-        scored = quality.windows * quality.window_tokens
-        return scored * ASSUMED_SCORE_OVERHEAD_S + estimate_written_tokens(quality) * _step_s(
-            step, fit, most=most
-        )
+        score_s = quality.windows * quality.window_tokens * ASSUMED_SCORE_OVERHEAD_S
+        return score_s + estimate_written_tokens(quality) * _step_s(step, fit, most=most)
 
 
 def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:
-    """Devices read and compute at the same time; what they say to each other is not in it."""
-    device, count, form = fit.device, fit.use.devices, fit.variant.form or ""
+    """Return the seconds of a step, with reads and arithmetic at the same time. Communication
+    between devices does not count."""
+    device = fit.device
+    form = fit.variant.form or ""
     peak = device.flops_per_s
     if _IN_INT8 in form:
         peak = device.int8_ops_per_s
@@ -328,5 +347,7 @@ def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:
         peak = device.fp8_flops_per_s or device.flops_per_s
     memory_s = cost.size_bytes / device.read_bytes_per_s
     arithmetic_s = cost.matmul_flops / peak + cost.attention_flops / device.flops_per_s
-    roof_s = max(memory_s, arithmetic_s) / count
-    return roof_s / ASSUMED_ROOF_SHARE + ASSUMED_STEP_OVERHEAD_S if most else roof_s
+    roofline_s = max(memory_s, arithmetic_s) / fit.use.devices
+    if not most:
+        return roofline_s
+    return roofline_s / ASSUMED_ROOF_SHARE + ASSUMED_STEP_OVERHEAD_S

@@ -1,5 +1,5 @@
-"""Devices that are not in this machine: what their vendor publishes (`devices.yaml`), how a setup uses them, and what
-a plan needs of them."""
+"""GPUs that are not in this machine: their published data (`devices.yaml`), how a setup uses them,
+and what a plan needs of them."""
 
 from pathlib import Path
 
@@ -16,14 +16,16 @@ from bitbench.util.text import did_you_mean
 
 
 class DeviceClass(Record):
-    name: str  # as `--device-class` takes it
+    """A kind of GPU, with the data that its vendor publishes."""
+
+    name: str  # value of `--device-class`
     title: str
     capability: str  # compute capability, such as 9.0
     memory_bytes: Bytes
     read_bytes_per_s: float
     flops_per_s: float  # in 16 bits
     int8_ops_per_s: float
-    fp8_flops_per_s: float | None = None  # None: it has no such tensor cores
+    fp8_flops_per_s: float | None = None  # None without such tensor cores
 
     @property
     def compute_capability(self) -> Capability:
@@ -31,45 +33,44 @@ class DeviceClass(Record):
 
 
 class DeviceUse(Record):
-    """How an engine's setup uses devices."""
+    """The use of devices by an engine's setup."""
 
-    devices: int = 1  # that share the layers of one copy of the model
-    memory_share: float  # of each device's memory that it may take
-    kv_value_bytes: int = 2  # of a number in the KV cache
-    context_tokens: int | None = (
-        None  # that it makes room for at its start; None: for what is asked
-    )
+    devices: int = 1  # devices that share one copy of the model
+    memory_share: float  # allowed share of each device's memory
+    kv_value_bytes: int = 2  # bytes of a number in the KV cache
+    # Tokens that the engine reserves at its start, None if it follows the workload.
+    context_tokens: int | None = None
 
 
 class DeviceNeed(Record):
-    """What a config takes of each device, at the longest workload that fits."""
+    """The memory that a config needs on each device, at the longest workload that fits."""
 
     config: Config
     use: DeviceUse
-    kernel: str | None  # that its linear layers are expected to run on; None: unknown
-    weight_bytes: int | None  # on all devices together; None: unknown
+    kernel: str | None  # expected for its linear layers, None if unknown
+    weight_bytes: int | None  # on all devices together, None if unknown
     request_kv_bytes: int | None = None  # of one request, on each device
-    needed_bytes: (
-        int | None
-    )  # on each device, at least: its weights, the KV cache of one request, and some besides
-    room_bytes: int  # that it may take of each
+    # The least on each device: weights, KV cache of one request, and an overhead.
+    needed_bytes: int | None
+    room_bytes: int  # that it may use on each device
     too_long: tuple[str, ...] = ()  # workloads that do not fit
     waits: tuple[str, ...] = ()  # workloads whose requests do not all fit into the KV cache at once
-    fits: bool  # at least one workload does
+    fits: bool  # at least one workload fits
 
 
 class DevicePlan(Record):
-    """A plan for devices that are not here. Seconds: at least, and at most; an estimate."""
+    """A plan for devices that are not here. `seconds` is an estimated minimum and maximum."""
 
     device: DeviceClass
     devices: int
     needs: tuple[DeviceNeed, ...]
     seconds: tuple[float, float]
-    untimed: tuple[Config, ...] = ()  # whose time is not in it, since its cost per step is unknown
+    untimed: tuple[Config, ...] = ()  # left out of `seconds`, since their cost per step is unknown
 
 
 class GpuPlanAnswer(PlanAnswer):
-    """As `plan`, there; what each config takes of the devices, and the hours."""
+    """The answer of `bitbench plan-gpu --json`: a plan, the memory of each config, and the
+    hours."""
 
     on_device: DevicePlan
 
@@ -82,10 +83,11 @@ DEVICE_CLASSES = {
 
 
 def gpu_plan_device_class(name: str) -> DeviceClass:
-    """Raises UsageError."""
+    """Return the GPU of this name. Raise UsageError with the known names."""
     if name not in DEVICE_CLASSES:
         raise UsageError(
-            f"--device-class {name}: {did_you_mean(name, DEVICE_CLASSES)}known are {', '.join(DEVICE_CLASSES)}"
+            f"--device-class {name}: {did_you_mean(name, DEVICE_CLASSES)}"
+            f"known are {', '.join(DEVICE_CLASSES)}"
         )
     return DEVICE_CLASSES[name]
 
@@ -93,20 +95,19 @@ def gpu_plan_device_class(name: str) -> DeviceClass:
 _SHARE = ("gpu-memory-utilization", "mem-fraction-static")
 _CONTEXT = ("max-model-len", "context-length")
 _KV_TYPE = "kv-cache-dtype"
-DEFAULT_SHARE = 0.92  # vLLM's own; others leave about as much free
+DEFAULT_SHARE = 0.92  # vLLM's default, other engines leave about as much free
 
 
 def gpu_plan_device_use(setup: EngineSetup) -> DeviceUse:
-    chosen = spelled_arguments(setup.args)
-    share = next((chosen[name] for name in _SHARE if name in chosen), DEFAULT_SHARE)
+    """Return how a setup uses devices, by its engine arguments."""
+    args = spelled_arguments(setup.args)
+    share = next((args[name] for name in _SHARE if name in args), DEFAULT_SHARE)
     is_share = isinstance(share, int | float) and 0 < share <= 1
-    kv_bytes = (
-        1 if str(chosen.get(_KV_TYPE, setup.kv_cache or "")).startswith(("fp8", "int8")) else 2
-    )
-    context = next((chosen[name] for name in _CONTEXT if name in chosen), None)
+    kv_type = str(args.get(_KV_TYPE, setup.kv_cache or ""))
+    context = next((args[name] for name in _CONTEXT if name in args), None)
     return DeviceUse(
         devices=tensor_parallel_size(setup.args) * pipeline_parallel_size(setup.args),
         memory_share=float(share) if is_share else DEFAULT_SHARE,
-        kv_value_bytes=kv_bytes,
+        kv_value_bytes=1 if kv_type.startswith(("fp8", "int8")) else 2,
         context_tokens=context if type(context) is int and context > 0 else None,
     )

@@ -1,4 +1,4 @@
-"""One metric of one point, study after study: each with what `compare` says of it and the one before."""
+"""One metric of one point over past studies, each compared with the study before it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,6 +21,7 @@ from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.document.model import Document, Name, Phrase, Section, Table
 from bitbench.reports.document.numbers import estimated, percent, quantity_unit, times
 from bitbench.reports.document.words import (
+    Shown,
     Words,
     bullets,
     listing,
@@ -37,14 +38,15 @@ from bitbench.study.plan import Point
 from bitbench.util.errors import StoreError
 from bitbench.util.units import UNKNOWN
 
-LISTED_POINTS = 12  # in a message
-MAX_CHANGES = 3  # in words; the rest is counted
-NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # those of a config are clear from the point
+LISTED_POINTS = 12  # in an error message
+MAX_CHANGES = 3  # listed changes, the rest is counted
+NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # a config's subject is clear from the point
 TO_THE_MINUTE = len("2026-11-03T03:00")
 
 
 class HistoryPoint(Record):
-    """One study. `move` and `changes` are against the one before; the first has none."""
+    """The value in one study. `move` and `changes` are relative to the study before it, and empty
+    for the first."""
 
     folder: str
     started_at: str | None
@@ -54,95 +56,106 @@ class HistoryPoint(Record):
 
 
 class History(Record):
+    """The values of one metric of one point over past studies."""
+
     point: Point
     metric: str
     confidence: float
     points: tuple[HistoryPoint, ...]  # oldest first
-    without_result: tuple[
-        str, ...
-    ] = ()  # folders that asked for this point and have no such figure
-    other_shape: tuple[str, ...] = ()  # folders whose workload of this name is another one
+    without_result: tuple[str, ...] = ()  # folders with this point, but without this metric
+    other_shape: tuple[str, ...] = ()  # folders whose workload of this name has another shape
 
 
 def history_below(folder: Path, point: str, metric: str | None = None) -> History:
-    """Follow a figure of a point over all studies below a folder. `point` is "variant @ engine / workload" or a unique
-    part of it; the default metric is the newest primary metric."""
-    found = [StudyFolder(lock.parent) for lock in sorted(folder.rglob("lock.json"))]
-    studies = [
-        study.read(str(study.path.relative_to(folder)))
-        for study in found
-        if study.study_file.is_file()
-    ]
-    studies.sort(key=lambda study: (study.lock.created_at or "", study.name))
-    if not studies:
+    """Return a metric of a point over all studies below a folder. `point` is "variant @ engine /
+    workload" or a unique part of it. The default metric is the newest study's primary metric."""
+    records: list[StudyRecords] = []
+    for lock in sorted(folder.rglob("lock.json")):
+        study = StudyFolder(lock.parent)
+        if study.study_file.is_file():
+            records.append(study.read(str(study.path.relative_to(folder))))
+    if not records:
         raise StoreError(
-            f"no study folder below {folder}; give one that contains folders filled by `bitbench run`"
+            f"no study folder below {folder}; "
+            "give one that contains folders filled by `bitbench run`"
         )
-    metric = metric_of_change(metric or studies[-1].study.measure.metric)
-    return history(find_point_for_history(point, studies), metric, studies)
+    records.sort(key=lambda study: (study.lock.created_at or "", study.name))
+    metric = metric_of_change(metric or records[-1].study.measure.metric)
+    return history(find_point_for_history(point, records), metric, records)
 
 
-def find_point_for_history(name: str, sides: Sequence[StudyRecords]) -> Point:
-    """`variant @ engine / workload`, or the same with a dot as reports write it; a name that is unique may be cut."""
-    wanted = " ".join(name.split())
-    spelled: dict[Point, tuple[str, str]] = {}
-    for side in sides:
-        spelled |= {
-            point: (f"{point.config.name} / {point.workload}", point.name)
-            for point in side.plan.points
-        }
-    exact = [point for point, names in spelled.items() if wanted in names]
-    found = exact or [
-        point for point, names in spelled.items() if wanted in names[0] or wanted in names[1]
-    ]
-    if len(found) == 1:
-        return found[0]
-    known = [spelled[point][0] for point in found or spelled]
-    more = f" and {len(known) - LISTED_POINTS} more" if len(known) > LISTED_POINTS else ""
-    what = "matches several points" if found else "is not a point of these studies"
-    raise StoreError(f"{name!r} {what}; known: {'; '.join(known[:LISTED_POINTS])}{more}")
+def find_point_for_history(name: str, studies: Sequence[StudyRecords]) -> Point:
+    """Return the point with this name, spelled "variant @ engine / workload" or with a dot, as in
+    reports. A unique part of the name is enough. Raise StoreError otherwise."""
+    text = " ".join(name.split())
+    spellings: dict[Point, tuple[str, str]] = {}
+    for records in studies:
+        for point in records.plan.points:
+            spellings[point] = (f"{point.config.name} / {point.workload}", point.name)
+    matches = [point for point, names in spellings.items() if text in names]
+    if not matches:
+        matches = [
+            point for point, names in spellings.items() if text in names[0] or text in names[1]
+        ]
+    if len(matches) == 1:
+        return matches[0]
+    names = [spellings[point][0] for point in matches or spellings]
+    more = ""
+    if len(names) > LISTED_POINTS:
+        more = f" and {len(names) - LISTED_POINTS} more"
+    problem = "matches several points" if matches else "is not a point of these studies"
+    raise StoreError(f"{name!r} {problem}; known: {'; '.join(names[:LISTED_POINTS])}{more}")
 
 
-def history(point: Point, metric: str, sides: Sequence[StudyRecords]) -> History:
-    """`sides` with the oldest first. Only studies whose workload has the shape of the newest one are in it."""
+def history(point: Point, metric: str, studies: Sequence[StudyRecords]) -> History:
+    """Return a metric of a point over these studies, oldest first. Only studies whose workload has
+    the same shape as in the newest one are compared."""
     if metric not in DEFINITIONS:
         raise StoreError(f"{metric} has no history: it is not a figure of a trial")
-    asked = [side for side in sides if point in side.plan.points]
-    same = [side for side in asked if _is_alike(point, side, asked[-1])]
-    known = [side for side in same if sample_values_by_start(side, metric)[point]]
-    confidence = asked[-1].study.measure.confidence
-    first = [_entry(point, metric, side, confidence) for side in known[:1]]
-    later = [
-        _later_entry(point, metric, before, after, confidence) for before, after in pairwise(known)
-    ]
+    with_point = [records for records in studies if point in records.plan.points]
+    newest = with_point[-1]
+    confidence = newest.study.measure.confidence
+    measured: list[StudyRecords] = []
+    without_result: list[str] = []
+    other_shape: list[str] = []
+    for records in with_point:
+        if not _is_alike(point, records, newest):
+            other_shape.append(records.name)
+        elif sample_values_by_start(records, metric)[point]:
+            measured.append(records)
+        else:
+            without_result.append(records.name)
+    points = [_entry(point, metric, records, confidence) for records in measured[:1]]
+    for before, after in pairwise(measured):
+        points.append(_later_entry(point, metric, before, after, confidence))
     return History(
         point=point,
         metric=metric,
         confidence=confidence,
-        points=(*first, *later),
-        without_result=tuple(side.name for side in same if side not in known),
-        other_shape=tuple(side.name for side in asked if side not in same),
+        points=tuple(points),
+        without_result=tuple(without_result),
+        other_shape=tuple(other_shape),
     )
 
 
-def _is_alike(point: Point, side: StudyRecords, other: StudyRecords) -> bool:
-    """Whether the workload has the same shape in both."""
-    own = side.study.workload(point.workload)
-    its = other.study.workload(point.workload)
-    return all(getattr(own, part) == getattr(its, part) for part in SHAPE)
+def _is_alike(point: Point, records: StudyRecords, other: StudyRecords) -> bool:
+    """Return True if the point's workload has the same shape in both studies."""
+    workload = records.study.workload(point.workload)
+    other_workload = other.study.workload(point.workload)
+    return all(getattr(workload, part) == getattr(other_workload, part) for part in SHAPE)
 
 
-def _entry(point: Point, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
-    estimates = metric_estimates(samples_by_point(side), metric, confidence)
+def _entry(point: Point, metric: str, records: StudyRecords, confidence: float) -> HistoryPoint:
+    estimates = metric_estimates(samples_by_point(records), metric, confidence)
     return HistoryPoint(
-        folder=side.name, started_at=side.lock.created_at, estimate=estimates[point]
+        folder=records.name, started_at=records.lock.created_at, estimate=estimates[point]
     )
 
 
 def _later_entry(
     point: Point, metric: str, before: StudyRecords, after: StudyRecords, confidence: float
 ) -> HistoryPoint:
-    """With what `compare` would say of this point in these two studies, and what else changed between them."""
+    """Return the entry with the verdict of `compare` on these two studies, and their changes."""
     common = [other for other in before.plan.points if other in set(after.plan.points)]
     pairs = [Pair(other, other) for other in common if _is_alike(other, before, after)]
     cached = study_cache_differences((before, after), pairs)
@@ -156,28 +169,32 @@ def _later_entry(
     )
 
 
-def history_document(found: History) -> Document:
-    title = say(Name(found.point.name), f": {DEFINITIONS[found.metric].name}")
-    if not found.points:
-        return Document(
-            title, (paragraph("No study has this figure for this point."), *bullets(_absent(found)))
-        )
-    changes = bullets(
-        say("* ", Name(point.folder), ": ", _changes(point), ".")
-        for point in found.points
-        if point.changes
-    )
+def history_document(history: History) -> Document:
+    """Return the page that answers `bitbench history`."""
+    title = say(Name(history.point.name), f": {DEFINITIONS[history.metric].name}")
+    if not history.points:
+        empty = paragraph("No study has this figure for this point.")
+        return Document(title, (empty, *bullets(_absent(history))))
+    changes: list[Phrase] = []
+    for point in history.points:
+        if point.changes:
+            changes.append(say("* ", Name(point.folder), ": ", _changes(point), "."))
+    notes = bullets((*_notes(history), *_absent(history)))
     return Document(
         title,
-        (_table(found), *changes),
-        (Section(say("What to know"), bullets((*_notes(found), *_absent(found)))),),
+        (_table(history), *bullets(changes)),
+        (Section(say("What to know"), notes),),
     )
 
 
-def _table(found: History) -> Table:
-    definition = DEFINITIONS[found.metric]
+def _table(history: History) -> Table:
+    definition = DEFINITIONS[history.metric]
+
+    def ratio(point: HistoryPoint) -> Shown:
+        return times(point.move.decisive if point.move else None)
+
     return table(
-        found.points,
+        history.points,
         words_column("Begun (UTC)", _begun),
         words_column("Study", lambda point: Name(point.folder)),
         number_column(
@@ -186,42 +203,47 @@ def _table(found: History) -> Table:
             lambda point: estimated(point.estimate, definition),
             intervals_from=0,
         ),
-        ratio_column(
-            "vs. the one before", lambda point: times(point.move.decisive if point.move else None)
-        ),
+        ratio_column("vs. the one before", ratio),
         words_column("Verdict", _verdict),
     )
 
 
 def _begun(point: HistoryPoint) -> str:
-    """`2026-11-03 03:00`"""
+    """Return the time of the study, such as `2026-11-03 03:00`."""
     return (point.started_at or UNKNOWN)[:TO_THE_MINUTE].replace("T", " ")
 
 
 def _verdict(point: HistoryPoint) -> str:
-    return f"{point.move.verdict.value if point.move else UNKNOWN}{' *' if point.changes else ''}"
+    verdict = point.move.verdict.value if point.move else UNKNOWN
+    return f"{verdict} *" if point.changes else verdict
 
 
 def _changes(point: HistoryPoint) -> Phrase:
-    said = []
+    phrases: list[Phrase] = []
     for change in point.changes:
         subject = say(" (", Name(change.subject), ")") if change.fact in NAMED_SUBJECTS else ()
-        said.append(
+        phrases.append(
             say(change.fact.value, subject, ": ", Name(change.before), " → ", Name(change.after))
         )
-    return listing(said, most=MAX_CHANGES)
+    return listing(phrases, most=MAX_CHANGES)
 
 
-def _notes(found: History) -> Iterator[Words]:
-    yield f"Intervals are at {percent(found.confidence)}; a verdict compares with the study in the line above only."
-    if any(point.changes for point in found.points):
-        yield "*: a fact changed, which may explain the difference; bitbench compare refuses such a pair."
+def _notes(history: History) -> Iterator[Words]:
+    yield (
+        f"Intervals are at {percent(history.confidence)}; "
+        "a verdict compares with the study in the line above only."
+    )
+    if any(point.changes for point in history.points):
+        yield (
+            "*: a fact changed, which may explain the difference; "
+            "bitbench compare refuses such a pair."
+        )
 
 
-def _absent(found: History) -> Iterator[Words]:
-    for why, folders in (
-        ("Not applicable, as the workload of this name has another shape: ", found.other_shape),
-        ("Without a result: ", found.without_result),
+def _absent(history: History) -> Iterator[Words]:
+    for reason, folders in (
+        ("Not applicable, as the workload of this name has another shape: ", history.other_shape),
+        ("Without a result: ", history.without_result),
     ):
         if folders:
-            yield say(why, listing(name_phrases(folders)), ".")
+            yield say(reason, listing(name_phrases(folders)), ".")

@@ -1,4 +1,4 @@
-"""Results of other tools become studies, and studies take the forms in which others publish theirs."""
+"""The import of other tools' results, and the export in the forms that others publish."""
 
 from bitbench.feature import Command, Feature, Panel, ReportPart, ReportPlace
 

@@ -1,4 +1,4 @@
-"""`bitbench import`: other tools' result files as a study folder."""
+"""The command `bitbench import`, which turns other tools' result files into a study folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -40,5 +40,6 @@ def import_results(
     reported = write_outcome(folder, default_home())
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary
-    for note in summary.imported_from.notes if summary.imported_from else ():
+    notes = summary.imported_from.notes if summary.imported_from else ()
+    for note in notes:
         console.print(Text(f"• {plain_words(note)}", style="dim"))

@@ -1,5 +1,6 @@
-"""Other tools' result files become a study folder: a plan that says where they come from, records, no request rows."""
+"""Turn other tools' result files into a study folder: a plan with its sources, and records."""
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,23 +34,27 @@ from bitbench.util.version import __version__
 
 
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
-    """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
+    """Return the runs of a tool's file.
+
+    Raise ImportFileError if the file has another format, or if it contains no runs.
+    """
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    reading = (
-        published_table.read(text)
-        if tool is Tool.PUBLISHED_TABLE
-        else read_tool_results(tool.value, text)
-    )
+    if tool is Tool.PUBLISHED_TABLE:
+        reading = published_table.read(text)
+    else:
+        reading = read_tool_results(tool.value, text)
     if not reading.runs:
         raise ImportFileError("it contains no runs")
     return reading
 
 
-# By the first of these that the most points have: speed before latency, as in a study of our own.
+# The first of these that most points have is the primary metric: speed before latency, as in a
+# study that bitbench runs.
 PRIMARY_METRICS = ("output_throughput", "tpot", "ttft", "latency")
-MOST_COUNTED = 1000  # what `Count` of a study allows
+MOST_COUNTED = 1000  # the limit of `Count` in a study
 ASSUMED = {
-    ImportedStarts.PER_FILE: "Assumed: each file is one start of the engine, and its runs are trials of that start.",
+    ImportedStarts.PER_FILE: "Assumed: each file is one start of the engine, and its runs are "
+    "trials of that start.",
     ImportedStarts.PER_RUN: "By --starts: each run was its own start of the engine.",
     ImportedStarts.ONE: "By --starts: all runs are trials of one start of the engine.",
 }
@@ -57,6 +62,8 @@ ASSUMED = {
 
 @dataclass(frozen=True)
 class ImportedStudy:
+    """A plan and its records, made from other tools' files."""
+
     plan: Plan
     trials: tuple[TrialRecord, ...]
     instances: tuple[InstanceRecord, ...]
@@ -67,47 +74,56 @@ _Named = TypeVar("_Named", EngineSetup, Workload)
 
 @dataclass
 class _Names(Generic[_Named]):
-    """Engines or workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
+    """The engines or workloads by name. Different ones with the same name get numbers.
 
-    numbered: str  # how
+    Without the numbers their results would be averaged.
+    """
+
+    numbered: str  # the format of a name with a number
     taken: dict[str, _Named] = field(default_factory=dict)
-    _given: dict[str, str] = field(default_factory=dict)  # by content
+    _by_content: dict[str, str] = field(default_factory=dict)
     _counts: Counter[str] = field(default_factory=Counter)
 
-    def name_of(self, thing: _Named) -> str:
-        content = thing.model_dump_json()
-        if content not in self._given:
-            name = thing.name
+    def name_of(self, item: _Named) -> str:
+        content = item.model_dump_json()
+        if content not in self._by_content:
+            name = item.name
             while name in self.taken:
-                self._counts[thing.name] += 1
-                name = self.numbered.format(thing.name, self._counts[thing.name] + 1)
-            self._given[content] = name
-            self.taken[name] = thing.model_copy(update={"name": name})
-        return self._given[content]
+                self._counts[item.name] += 1
+                name = self.numbered.format(item.name, self._counts[item.name] + 1)
+            self._by_content[content] = name
+            self.taken[name] = item.model_copy(update={"name": name})
+        return self._by_content[content]
 
 
 def _as_study(
     name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource
 ) -> ImportedStudy:
-    """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
-    engines, workloads = _Names[EngineSetup]("{} ({})"), _Names[Workload]("{}-{}")
+    """Return one plan and its records for all files.
+
+    The notes of `source` get the assumption about starts.
+    """
+    engines = _Names[EngineSetup]("{} ({})")
+    workloads = _Names[Workload]("{}-{}")
     trials: list[TrialRecord] = []
     instances: dict[tuple[Config, int], InstanceRecord] = {}
     variants: dict[str, Variant] = {}
-    seen: dict[Point, int] = {}
-    files: dict[Config, dict[int, int]] = {}  # of each config: those with a run of it, counted
+    last_trial: dict[Point, int] = {}
+    file_numbers: dict[Config, dict[int, int]] = {}  # files with runs of a config, counted
     for file, reading in enumerate(readings):
         for run in reading.runs:
             config = Config(variant=run.variant, engine=engines.name_of(run.engine))
             point = Point(config=config, workload=workloads.name_of(run.workload))
-            index = seen[point] = seen.get(point, -1) + 1
-            own = files.setdefault(config, {})
-            nth = own.setdefault(file, len(own))
-            block = {
-                ImportedStarts.PER_FILE: nth,
+            index = last_trial.get(point, -1) + 1
+            last_trial[point] = index
+            numbers = file_numbers.setdefault(config, {})
+            file_number = numbers.setdefault(file, len(numbers))
+            blocks = {
+                ImportedStarts.PER_FILE: file_number,
                 ImportedStarts.PER_RUN: index,
                 ImportedStarts.ONE: 0,
-            }[starts]
+            }
+            block = blocks[starts]
             instance = instances.setdefault(
                 (config, block), _instance(config, block, len(instances), run)
             )
@@ -123,16 +139,22 @@ def _as_study(
     plan = Plan(
         study=study,
         variants=tuple(variants.values()),
-        points=tuple(seen),
+        points=tuple(last_trial),
         imported_from=source.model_copy(update={"notes": (ASSUMED[starts], *source.notes)}),
     )
     return ImportedStudy(plan, tuple(trials), tuple(instances.values()))
 
 
 def _variant(run: ImportedRun) -> Variant:
-    model = run.model or run.variant
-    recipe = run.variant.removeprefix(f"{run.model}/") if run.model else UNKNOWN_RECIPE
-    return Variant(name=run.variant, model=model, recipe=recipe, weight_bytes=run.weight_bytes)
+    recipe = UNKNOWN_RECIPE
+    if run.model:
+        recipe = run.variant.removeprefix(f"{run.model}/")
+    return Variant(
+        name=run.variant,
+        model=run.model or run.variant,
+        recipe=recipe,
+        weight_bytes=run.weight_bytes,
+    )
 
 
 def _instance(config: Config, block: int, number: int, run: ImportedRun) -> InstanceRecord:
@@ -148,6 +170,7 @@ def _instance(config: Config, block: int, number: int, run: ImportedRun) -> Inst
 
 
 def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun) -> TrialRecord:
+    outcome = Outcome.INVALID if run.cause else Outcome.OK
     return TrialRecord(
         id="",
         point=point,
@@ -156,7 +179,7 @@ def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun)
         instance_id=instance.id,
         started_at=run.started_at,
         duration_s=run.duration_s,
-        outcome=Outcome.INVALID if run.cause else Outcome.OK,
+        outcome=outcome,
         cause=run.cause,
         metrics=run.metrics,
         memory=run.memory,
@@ -165,44 +188,46 @@ def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun)
 
 
 def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
-    points: dict[Point, TrialRecord] = {trial.point: trial for trial in trials}
-    known = {
-        name: sum(
-            getattr(trial.metrics, METRICS[name].column) is not None for trial in points.values()
-        )
-        for name in PRIMARY_METRICS
-    }
-    counted = min(starts, MOST_COUNTED)
+    """Return a schedule with this many starts and the primary metric that most points have."""
+    last_trials = {trial.point: trial for trial in trials}
+    counts: Counter[str] = Counter()
+    for name in PRIMARY_METRICS:
+        column = METRICS[name].column
+        values = [getattr(trial.metrics, column) for trial in last_trials.values()]
+        counts[name] = len(values) - values.count(None)
+    starts = min(starts, MOST_COUNTED)
     return Measure.model_validate(
-        {"metric": max(known, key=known.__getitem__), "starts": Count(min=counted, max=counted)}
+        {"metric": max(counts, key=counts.__getitem__), "starts": Count(min=starts, max=starts)}
     )
 
 
 REMARK = "Written by `bitbench import`: it can be reported, not run."
-LARGEST_FILE_BYTES = (
-    10**9
-)  # a detailed result of a million requests; beyond it, memory would be the first limit
+# A detailed result of a million requests. A larger file might not fit into memory.
+LARGEST_FILE_BYTES = 10**9
 
 
 def import_files(
     paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None
 ) -> StudyFolder:
-    """Fill a new folder; it and the study are called like the first file. Raises ImportFileError.
+    """Fill a new study folder from a tool's files and return it.
 
-    Nothing is written before all of it is understood.
+    The study has the name of the first file, and so has the folder without `into`. Nothing is
+    written before all files are read. Raise ImportFileError if a file cannot be read, and
+    StoreError if the folder already contains a study.
     """
     name = imported_name(paths[0].stem, "imported")
     contents = [_content(path) for path in paths]
-    readings, files = list[Reading](), list[ImportedFile]()
+    readings: list[Reading] = []
+    files: list[ImportedFile] = []
     for path, content in zip(paths, contents, strict=True):
         with _understanding(str(path), tool):
             readings.append(read_tool_file(tool, content))
         files.append(ImportedFile(name=path.name, sha256=sha256(content).hexdigest()))
-    notes = tuple(dict.fromkeys(note for reading in readings for note in reading.notes))
+    notes = itertools.chain.from_iterable(reading.notes for reading in readings)
     folder = StudyFolder(into or Path(name))
     if folder.lock_file.exists() or folder.study_file.exists():
         raise StoreError(f"{folder.path} already contains a study; give another folder with --into")
-    source = ImportSource(tool=tool.value, files=tuple(files), notes=notes)
+    source = ImportSource(tool=tool.value, files=tuple(files), notes=tuple(dict.fromkeys(notes)))
     with _understanding(", ".join(map(str, paths)), tool):
         study = _as_study(name, readings, starts, source)
         host = _host(readings)
@@ -211,10 +236,12 @@ def import_files(
 
 
 def _content(path: Path) -> bytes:
+    """Return the content of a file. Raise ImportFileError if it is too large or unreadable."""
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
             raise ImportFileError(
-                f"{path} is larger than {LARGEST_FILE_BYTES // 10**9} GB; export it without per-request details"
+                f"{path} is larger than {LARGEST_FILE_BYTES // 10**9} GB; export it without "
+                "per-request details"
             )
         return path.read_bytes()
     except OSError as error:
@@ -223,7 +250,7 @@ def _content(path: Path) -> bytes:
 
 @contextmanager
 def _understanding(files: str, tool: Tool) -> Iterator[None]:
-    """Whatever goes wrong in here is the content of these files."""
+    """Raise any error inside as an ImportFileError about the content of these files."""
     try:
         yield
     except ImportFileError as error:
@@ -243,11 +270,11 @@ def _understanding(files: str, tool: Tool) -> Iterator[None]:
 
 
 def _host(readings: Sequence[Reading]) -> HostFacts:
-    """Files from different machines: which one cannot be said."""
-    first = readings[0].host
-    return HostFacts.model_validate(
-        first if all(reading.host == first for reading in readings) else {}
-    )
+    """Return the machine of the files, or an unknown one if the files name different machines."""
+    host = readings[0].host
+    if any(reading.host != host for reading in readings):
+        host = {}
+    return HostFacts.model_validate(host)
 
 
 def _write(folder: StudyFolder, study: ImportedStudy, host: HostFacts) -> None:

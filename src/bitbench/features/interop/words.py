@@ -1,4 +1,4 @@
-"""What a reader of an imported study must know before trusting its figures."""
+"""The report section that names the source of an imported study and its limits."""
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.folder import StudyRecords
@@ -9,17 +9,16 @@ from bitbench.study.plan import ImportSource
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
 
 
-def imported_section_source(of: StudyRecords) -> ImportSource | None:
-    """None for a study that bitbench ran."""
-    return of.plan.imported_from
+def imported_section_source(records: StudyRecords) -> ImportSource | None:
+    """Return the source of an imported study, or None if bitbench ran the study."""
+    return records.plan.imported_from
 
 
 def imported_section(origin: ImportSource, _: StudySummary) -> Section:
-    hashes = [
-        say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])) for file in origin.files
-    ]
+    """Build the section that names the imported files and what was assumed."""
+    hashes = []
+    for file in origin.files:
+        hashes.append(say(Name(file.name), " sha256 ", Name(file.sha256[:SHOWN_HASH])))
     rule = "Figures are those of the tool, by its own definitions; what it does not say is –."
-    return Section(
-        say("What was imported"),
-        bullets([say("Files: ", joined(hashes, "; "), "."), rule, *origin.notes]),
-    )
+    files = say("Files: ", joined(hashes, "; "), ".")
+    return Section(say("What was imported"), bullets([files, rule, *origin.notes]))

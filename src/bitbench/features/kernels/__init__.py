@@ -1,4 +1,4 @@
-"""The same product in different formats, timed against each other and against the roofline of this machine."""
+"""The feature that times quantized kernels against each other and against the roofline."""
 
 from bitbench.feature import Command, Feature
 

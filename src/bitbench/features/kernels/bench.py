@@ -1,4 +1,4 @@
-"""Quantized products timed against torch's: from what is asked to records, and from records to a table."""
+"""Time quantized products against torch's: from options to records, and from records to a table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +26,8 @@ from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes
 
-ENVIRONMENT = "transformers"  # the one that has torch and nothing that competes with it
-FURTHER_BASELINES = ("torch-linear-f32",)  # only where a run has them
+ENVIRONMENT = "transformers"  # it has torch, and no other package that takes time
+FURTHER_BASELINES = ("torch-linear-f32",)  # only if a run has them
 RECORDS_FILE = "records.json"
 
 
@@ -37,30 +37,36 @@ def bench_kernels(
     into: Path,
     on_point: Callable[[str, int, int], None] = lambda *_: None,
 ) -> KernelSummary:
-    """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
+    """Time the cases, write the records to `into`, and return their summary.
+
+    Raise KernelError before anything runs if a name is unknown.
+    """
     job = _job(options, home)
-    runner.case_targets(options.against)  # refuses an unknown baseline before anything is measured
+    runner.case_targets(options.against)  # raises for an unknown baseline before any measurement
     python = environment_python(ENVIRONMENT, home)
-    run = runner.run_kernels(
-        job, python, collect_host_facts().cpu_model or "unknown processor", on_point
-    )
+    cpu_model = collect_host_facts().cpu_model or "unknown processor"
+    run = runner.run_kernels(job, python, cpu_model, on_point)
     summary = summarize_kernels(run, options.against)
     SafeFolder(into).write(RECORDS_FILE, run.model_dump_json() + "\n")
     return summary
 
 
 def measure_roof(home: Path) -> MachineRoof:
-    """What this machine can do at most, without any case; takes some seconds. Raises KernelError."""
+    """Measure the roofline of this machine, which takes some seconds. Raise KernelError."""
     python = environment_python(ENVIRONMENT, home)
     return runner.measure_roof(python, collect_host_facts().cpu_model, now())
 
 
-def kernel_markdown(of: StudyReport) -> str:
-    """Write the table again from the records that `bench_kernels` left in a folder."""
-    path = of.folder.path / RECORDS_FILE
+def kernel_markdown(report: StudyReport) -> str:
+    """Return the table of the records in a folder, as Markdown.
+
+    Raise StoreError if there are no records, or if they cannot be read.
+    """
+    path = report.folder.path / RECORDS_FILE
     if not path.is_file():
         raise StoreError(
-            f"{path.parent} has no kernel records; `bitbench kernels --into {path.parent}` creates them"
+            f"{path.parent} has no kernel records; `bitbench kernels --into {path.parent}` creates "
+            "them"
         )
     try:
         run = KernelRun.model_validate_json(read_bytes(path))
@@ -69,19 +75,27 @@ def kernel_markdown(of: StudyReport) -> str:
             f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}"
         ) from error
     cases = {timing.case for timing in run.timings}
-    usual = [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases]
-    return markdown(kernel_document(summarize_kernels(run, run.against or usual)))
+    default = [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases]
+    return markdown(kernel_document(summarize_kernels(run, run.against or default)))
 
 
 def _job(options: KernelOptions, home: Path) -> KernelJob:
-    if options.device is KernelDevice.CUDA and not (found := survey_gpus()).is_usable:
-        raise KernelError(
-            f"{found.problem or 'This machine has no CUDA device (no NVIDIA driver is loaded).'} Run the command on "
-            "one that has, or drop --device to measure the CPU."
-        )
-    named = None if options.cases is None else [*options.against, *options.cases]
+    """Return the job for the worker. Raise KernelError if it cannot run on this machine."""
+    if options.device is KernelDevice.CUDA:
+        _require_gpu()
+    names = None if options.cases is None else [*options.against, *options.cases]
     shapes = kernel_runner_shapes(
         options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick
     )
-    cases = runner.case_targets(named)
-    return KernelJob(options, shapes, cases, runner.BRIEF if options.quick else runner.FULL)
+    effort = runner.BRIEF if options.quick else runner.FULL
+    return KernelJob(options, shapes, runner.case_targets(names), effort)
+
+
+def _require_gpu() -> None:
+    gpus = survey_gpus()
+    if gpus.is_usable:
+        return
+    problem = gpus.problem or "This machine has no CUDA device (no NVIDIA driver is loaded)."
+    raise KernelError(
+        f"{problem} Run the command on one that has, or drop --device to measure the CPU."
+    )

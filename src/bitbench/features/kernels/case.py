@@ -1,8 +1,9 @@
-"""What a kernel case is. Imported by the worker, too: numpy, and nothing else of ours.
+"""The interface of a kernel case.
 
-A case module is imported by the worker in an environment with torch; it imports torch itself.
+The worker imports this module too, so it imports numpy and nothing of bitbench.
 
-A case is found among what features offer as `kernel_cases`; its module lies in bitbench's own package.
+Features offer cases as `kernel_cases`. The worker imports their modules in an environment with
+torch, and they import torch themselves.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KernelShape:
-    """Weights of a linear layer: W is [out_features, in_features]."""
+    """The shape of a linear layer's weights: W is [out_features, in_features]."""
 
     in_features: int
     out_features: int
@@ -28,19 +29,20 @@ class KernelShape:
 
 
 class WeightPool(Protocol):
-    """The device's memory with random content that cases cut their weights from, larger than all of its caches.
+    """A memory with random content on the device, larger than all its caches.
 
-    Filling gigabytes anew for each shape would take longer than timing it.
+    Cases cut their weights from it. Filling gigabytes for each shape would take longer than the
+    timing.
     """
 
     def bytes_at(self, offset: int, count: int) -> "torch.Tensor":
-        """uint8; wraps around at the end."""
+        """Return uint8 numbers. It wraps around at the end."""
 
     def bfloat16_at(self, offset: int, count: int) -> "torch.Tensor":
-        """Normally distributed; wraps around at the end."""
+        """Return normally distributed numbers. It wraps around at the end."""
 
     def float32_at(self, offset: int, count: int) -> "torch.Tensor":
-        """The same memory, two numbers read as one: normally distributed, too."""
+        """Return pairs of bfloat16 numbers as float32, also normally distributed."""
 
     @property
     def threads(self) -> int: ...
@@ -48,35 +50,31 @@ class WeightPool(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case for one shape, with as many copies of its weights as were asked for."""
+    """A case for one shape, with the requested number of copies of its weights."""
 
     run: Callable[["torch.Tensor", int], "torch.Tensor"]  # (x [batch, in], copy) -> y [batch, out]
-    reference: Callable[
-        [slice], npt.NDArray[np.float64]
-    ]  # rows of copy 0 [rows, in]; they start at multiples of 64
+    # Rows of copy 0 [rows, in], which start at multiples of 64.
+    reference: Callable[[slice], npt.NDArray[np.float64]]
     weight_bytes: int  # of one copy: weights, scales, codebooks
 
 
 @dataclass(frozen=True)
 class Case:
-    """A product that can be timed. A case of its own says `weight_bytes` and `prepare`, and what differs from here."""
+    """A product that can be timed. Subclasses define `weight_bytes` and `prepare`."""
 
     name: str = ""
-    devices: tuple[str, ...] = (
-        "cpu",
-    )  # as torch spells them; on another one it is left out unless it is named
-    dtype: str = "bfloat16"  # of activations and results when it is timed
-    check_dtype: str = "bfloat16"  # the same when it is checked: float32 where the case takes it
-    # Relative to the norm of the reference's result. A bfloat16 result is rounded to 8 bits: 0.2 %, with room for sums.
+    devices: tuple[str, ...] = ("cpu",)  # torch's names: on others it only runs if it is named
+    dtype: str = "bfloat16"  # of activations and results while it is timed
+    check_dtype: str = "bfloat16"  # the same for the check: float32 if the case takes it
+    # Relative to the norm of the reference's result. A bfloat16 result is rounded to 8 bits, which
+    # is 0.2 %. The rest is for sums.
     allowed_error: float = 0.01
-    batches: tuple[int, int] = (1, 4096)  # smallest and largest that it takes
-    labels: dict[str, int] = field(
-        default_factory=dict
-    )  # further columns, such as the size of a codebook
-    on_request: bool = False  # left out unless it is named
+    batches: tuple[int, int] = (1, 4096)  # the smallest and the largest that it takes
+    labels: dict[str, int] = field(default_factory=dict)  # more columns, such as codebook sizes
+    on_request: bool = False  # runs only if it is named
 
     def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
-        """Why it cannot run here or for this shape; None where it can."""
+        """Return why the case cannot run here or for this shape, or None if it can."""
         return None
 
     def weight_bytes(self, shape: KernelShape) -> int:

@@ -1,4 +1,4 @@
-"""`bitbench kernels`: the same product by different kernels, timed against each other."""
+"""The command `bitbench kernels`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,14 +50,18 @@ def kernels(
     """Time quantized kernels against torch and the roofline.
 
     Each case is checked against double precision before it is timed. Writes DIR/kernels.md and
-    DIR/records.json. `bitbench report DIR --format markdown-kernels` rebuilds the table from the records.
+    DIR/records.json. `bitbench report DIR --format markdown-kernels` rebuilds the table from the
+    records.
     """
     console = Terminal(stderr=True)
+    batches = counts_option(batch, "--batch")
+    baselines = BASELINES if against is None else words_option(against)
+    case_names = None if cases is None else words_option(cases)
     options = KernelOptions(
         shapes=shapes,
-        batches=counts_option(batch, "--batch"),
-        against=BASELINES if against is None else words_option(against),
-        cases=None if cases is None else words_option(cases),
+        batches=batches,
+        against=baselines,
+        cases=case_names,
         device=device,
         quick=quick,
         seed=seed,

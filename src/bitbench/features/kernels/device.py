@@ -1,5 +1,7 @@
-"""Where cases run, who holds the clock, and what that device can do at most. Imported where torch is, in the worker;
-torch comes in as an argument."""
+"""The devices on which cases run: their clocks and their rooflines.
+
+The worker imports this module in an environment with torch.
+"""
 
 import time
 from collections.abc import Callable
@@ -14,30 +16,36 @@ if TYPE_CHECKING:
 
 
 _MILLI = 1e-3
-# Written before every timed call, as Triton's own bench does: more than any second-level cache holds, and the device is
-# busy with it while the host sends off the call.
+# Bytes written before every timed call, as in Triton's own bench. They are more than any
+# second-level cache holds, and they keep the device busy while the host sends the call.
 FILLER_BYTES = 256 * 2**20
-FILLER_CACHES = 2  # for a device whose cache is larger than that
-MOST_FILLERS = 64  # some 10 ms: what takes the host longer to send off does not wait for the device, but works itself
+FILLER_CACHES = 2  # for a device whose cache is larger
+MOST_FILLERS = 64  # about 10 ms: a call that takes longer to send does not wait for the device
 
 
 class Device(Protocol):
-    name: str  # as torch spells it
-    cache_bytes: int  # of the last cache, where torch tells; the weights that a case rotates over are a multiple of it
+    """A device with a clock."""
 
-    read_bytes: int  # what a reading of the roofline reads: far more than caches hold, and long against its start
-    square: int  # a matrix product of this size is bound by arithmetic
+    name: str  # torch's name for it
+    # Of the last cache, if torch reports it. A case rotates over a multiple of it in weights.
+    cache_bytes: int
+
+    # Bytes of one roofline reading: far more than caches hold, so its start takes little time.
+    read_bytes: int
+    square: int  # size of a matrix product that is bound by arithmetic
 
     def facts(self) -> dict[str, str | None]:
-        """What a record says about it."""
+        """Return the facts of the device for a record."""
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """What one call takes on this device. Who compiles at the first call was called before."""
+        """Return the seconds of one call. The caller has run it once, since that may compile."""
 
 
 class Cpu:
+    """The processor, timed with the host's clock."""
+
     name = "cpu"
-    cache_bytes = 0  # torch does not tell
+    cache_bytes = 0  # torch does not report it
     read_bytes = 256 * 2**20
     square = 2048
 
@@ -45,18 +53,18 @@ class Cpu:
         return {"device": self.name, "device_name": None, "cuda": None}
 
     def seconds(self, work: Callable[[], object]) -> float:
-        began = time.perf_counter_ns()
+        start = time.perf_counter_ns()
         work()
-        return (time.perf_counter_ns() - began) / 1e9
+        return (time.perf_counter_ns() - start) / 1e9
 
 
 class Cuda:
-    """NOT YET RUN ON A GPU.
+    """A CUDA device, timed with two events in the stream around a single call.
 
-    The time between two events in the stream, around a single call: rounds stay interleaved, and every round has a
-    time of its own. An event alone would also time the host, which needs tens of microseconds to send off what takes a
-    device five. So the device gets something else to do first, until it turns out that it had not reached the first
-    event when the whole call was in the stream.
+    NOT YET RUN ON A GPU. Rounds stay interleaved, and every round has its own time. Events alone
+    would also time the host, which needs tens of microseconds to send a call that takes the device
+    five. So the device gets other work first. The amount grows until the whole call is in the
+    stream before the device reaches the first event.
     """
 
     name = "cuda"
@@ -66,8 +74,10 @@ class Cuda:
     def __init__(self, torch: ModuleType) -> None:
         self._cuda = torch.version.cuda
         properties = torch.cuda.get_device_properties(self.name)
-        self._model, self.cache_bytes = str(properties.name), int(properties.L2_cache_size)
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._model = str(properties.name)
+        self.cache_bytes = int(properties.L2_cache_size)
+        self._start = torch.cuda.Event(enable_timing=True)
+        self._end = torch.cuda.Event(enable_timing=True)
         size = max(FILLER_BYTES, FILLER_CACHES * self.cache_bytes)
         self._filler = torch.empty(size, dtype=torch.uint8, device=self.name)
 
@@ -81,7 +91,7 @@ class Cuda:
         return float(self._start.elapsed_time(self._end)) * _MILLI
 
     def _sent_off_in_time(self, work: Callable[[], object], fillers: int) -> bool:
-        """Whether the device was still busy with the fillers when all of the call was in the stream."""
+        """Return True if the device was still busy with fillers when the call was in the stream."""
         for _ in range(fillers):
             self._filler.zero_()
         self._start.record()
@@ -93,13 +103,13 @@ class Cuda:
 
 
 def open_device(name: str, torch: ModuleType) -> Device:
-    """Raises RuntimeError with what to do where torch does not see it."""
+    """Return the device with this name. Raise RuntimeError with advice if torch does not see it."""
     if name == Cpu.name:
         return Cpu()
     if not torch.cuda.is_available():
         raise RuntimeError(
-            f"torch {torch.__version__} sees no CUDA device; if nvidia-smi shows one, recreate this environment "
-            f"with: bitbench env create transformers"
+            f"torch {torch.__version__} sees no CUDA device; if nvidia-smi shows one, recreate "
+            "this environment with: bitbench env create transformers"
         )
     return Cuda(torch)
 
@@ -111,14 +121,17 @@ LONGEST_PRODUCT_S = 2.0
 
 
 def measure_device_roof(pool: "WeightPool", device: "Device") -> dict[str, list[float]]:
-    """A few readings of each: bytes/s read, flop/s in bfloat16 and on a CPU in float32, int8 op/s.
+    """Return a few readings of each rate of the roofline.
 
-    A roof is the best reading: it is not exceeded. On a shared machine it comes and goes, so it is read again.
+    These are bytes/s read, flop/s in bfloat16, flop/s in float32 on a CPU, and int8 op/s. The best
+    reading is the roofline, because nothing exceeds it. On a shared machine the rates vary, so they
+    are measured repeatedly.
     """
     float32 = _multiply(device, "float32") if device.name == "cpu" else []
     int8 = _multiply_int8(device)
     if max(int8, default=0.0) < max(float32, default=0.0):
-        int8 = []  # torch goes from number to number, and no engine would: it says nothing about the processor
+        # torch multiplies number by number here, which no engine would do.
+        int8 = []
     return {
         "read_bytes_per_s": _read(pool, device),
         "flops_per_s": _multiply(device, "bfloat16"),
@@ -128,17 +141,21 @@ def measure_device_roof(pool: "WeightPool", device: "Device") -> dict[str, list[
 
 
 def _read(pool: "WeightPool", device: "Device") -> list[float]:
-    """By two readers: a sum, and a matrix-vector product, which torch spreads over threads more evenly."""
+    """Return bytes/s by the faster of two readers.
+
+    These are a sum, and a matrix-vector product, which torch spreads over threads more evenly.
+    """
     import torch
 
     vector = torch.ones(4096, dtype=torch.bfloat16, device=device.name)
-    found, size = [], device.read_bytes
+    size = device.read_bytes
+    rates = []
     for turn in range(READINGS):
         numbers = pool.bytes_at(turn * size, size).view(torch.int64)
         matrix = pool.bfloat16_at(turn * size // 2, size // 2).view(-1, 4096)
         readers: tuple[Callable[[], object], ...] = (numbers.sum, partial(torch.mv, matrix, vector))
-        found.append(max(size / device.seconds(reader) for reader in readers))
-    return found
+        rates.append(max(size / device.seconds(reader) for reader in readers))
+    return rates
 
 
 def _multiply(device: "Device", dtype: str) -> list[float]:
@@ -151,7 +168,7 @@ def _multiply(device: "Device", dtype: str) -> list[float]:
 
 
 def _multiply_int8(device: "Device") -> list[float]:
-    """Empty where torch has no such product on this device."""
+    """Return int8 op/s, or an empty list if torch has no such product on this device."""
     import torch
 
     def matrix(size: int) -> "torch.Tensor":
@@ -168,12 +185,24 @@ def _products(
     matrix_of: "Callable[[int], torch.Tensor]",
     product: "Callable[[torch.Tensor, torch.Tensor], object]",
 ) -> list[float]:
-    """Operations per second. Of a smaller square where the device's own would take too long: torch multiplies int8
-    number by number on a processor without instructions for it, a hundred times slower than float32."""
-    size, matrix = FIRST_SQUARE, matrix_of(FIRST_SQUARE)
-    while (
-        size < device.square
-        and device.seconds(partial(product, matrix, matrix)) * 8 < LONGEST_PRODUCT_S
-    ):
-        size, matrix = 2 * size, matrix_of(2 * size)
-    return [2 * size**3 / device.seconds(partial(product, matrix, matrix)) for _ in range(PRODUCTS)]
+    """Return operations per second of a few matrix products.
+
+    The matrices are smaller than the device's own size if that would take too long. torch
+    multiplies int8 number by number on a processor without instructions for it, which is a hundred
+    times slower than float32.
+    """
+    size = FIRST_SQUARE
+    work = _make_square_product(size, matrix_of, product)
+    while size < device.square and device.seconds(work) * 8 < LONGEST_PRODUCT_S:
+        size *= 2
+        work = _make_square_product(size, matrix_of, product)
+    return [2 * size**3 / device.seconds(work) for _ in range(PRODUCTS)]
+
+
+def _make_square_product(
+    size: int,
+    matrix_of: "Callable[[int], torch.Tensor]",
+    product: "Callable[[torch.Tensor, torch.Tensor], object]",
+) -> Callable[[], object]:
+    matrix = matrix_of(size)
+    return partial(product, matrix, matrix)

@@ -1,6 +1,6 @@
-"""An environment with Triton for a machine without a GPU, in which the GPU kernels are checked.
+"""An environment with Triton that checks the GPU kernels on a machine without a GPU.
 
-The kernel bench itself runs where an engine has its torch.
+The kernel bench itself runs in an engine's environment, which has torch.
 """
 
 from pathlib import Path

@@ -1,10 +1,11 @@
-"""Kernel cases by name, shapes, and a job for the worker in an environment with torch.
+"""Find kernel cases and shapes by name, and run a job in the worker.
 
-They are not imported here: a case imports torch, which lives in another environment. The worker there needs the module
-and the name in it.
+Cases are not imported here, because they import torch, which is in another environment. The worker
+there gets the module of a case and the name in it.
 """
 
 import importlib.util
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,15 +25,18 @@ CaseTarget = tuple[str, str]  # module and name in it
 
 
 def case_targets(names: Sequence[str] | None = None) -> tuple[CaseTarget, ...]:
-    """Return where all cases are, or the named ones; raise KernelError for a name that no feature offers."""
-    known = offered("kernel_cases")
+    """Return the module and name of all cases, or of the named ones.
+
+    Raise KernelError for a name that no feature offers.
+    """
+    offers = offered("kernel_cases")
     for name in names or ():
-        if name not in known:
+        if name not in offers:
             raise KernelError(
-                f"Unknown kernel case {name}; known cases: {', '.join(sorted(known))}."
+                f"Unknown kernel case {name}; known cases: {', '.join(sorted(offers))}."
             )
-    wanted = sorted(known) if names is None else dict.fromkeys(names)
-    return tuple(_case_target(known[name]) for name in wanted)
+    chosen = sorted(offers) if names is None else dict.fromkeys(names)
+    return tuple(_case_target(offers[name]) for name in chosen)
 
 
 def _case_target(offer: Offer) -> CaseTarget:
@@ -41,17 +45,15 @@ def _case_target(offer: Offer) -> CaseTarget:
 
 
 def native_module() -> str | None:
-    """Return the file of the native module; None where it was not built."""
+    """Return the file of the native module, or None if it was not built."""
     spec = importlib.util.find_spec("bitbench._native")
     return None if spec is None else spec.origin
 
 
 SEED_INPUTS = (1024, 2048, 4096, 8192, 16384)
 SEED_OUTPUTS = (1024, 4096, 8192, 14336, 28672, 53248)
-QUICK = (
-    KernelShape(1024, 1024),
-    KernelShape(4096, 4096),
-)  # of the kernel table's, for a look or for CI
+# Two shapes of the kernel table, for a short run or for CI.
+QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))
 
 _PAIR = re.compile(r"(\d+)x(\d+)")
 
@@ -59,50 +61,67 @@ _PAIR = re.compile(r"(\d+)x(\d+)")
 def kernel_runner_shapes(
     text: str, model_folder: Callable[[str], Path], *, quick: bool
 ) -> tuple[KernelShape, ...]:
-    """Read `kernel-table`, `model:ID` or `KxN,KxN` (inputs x outputs). Raises KernelError for anything else."""
+    """Parse `kernel-table`, `model:ID` or `KxN,KxN` (inputs x outputs).
+
+    Raise KernelError for anything else.
+    """
     if text == "kernel-table":
-        return (
-            QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
-        )
+        if quick:
+            return QUICK
+        return tuple(KernelShape(k, n) for n, k in itertools.product(SEED_OUTPUTS, SEED_INPUTS))
     kind, _, name = text.partition(":")
     if kind == "model" and name:
         return _linear_shapes(model_folder(name))
-    pairs = [_PAIR.fullmatch(part.strip()) for part in text.split(",")]
-    shapes = [KernelShape(int(pair[1]), int(pair[2])) for pair in pairs if pair]
-    if len(shapes) != len(pairs) or any(
-        min(shape.in_features, shape.out_features) == 0 for shape in shapes
-    ):
+    shapes = [_parse_shape(part.strip()) for part in text.split(",")]
+    valid = [shape for shape in shapes if shape is not None]
+    if len(valid) != len(shapes):
         raise KernelError(
-            f"{text!r} is not a set of shapes; use kernel-table, model:ID, or INPUTSxOUTPUTS such as 4096x4096"
+            f"{text!r} is not a set of shapes; use kernel-table, model:ID, or INPUTSxOUTPUTS such "
+            "as 4096x4096"
         )
-    return tuple(dict.fromkeys(shapes))
+    return tuple(dict.fromkeys(valid))
+
+
+def _parse_shape(text: str) -> KernelShape | None:
+    """Return the shape, or None if the text is not two numbers above 0."""
+    pair = _PAIR.fullmatch(text)
+    if pair is None:
+        return None
+    shape = KernelShape(int(pair[1]), int(pair[2]))
+    return shape if shape.in_features and shape.out_features else None
 
 
 def _linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
-    """The shapes of a checkpoint's linear layers, each once; an embedding is looked up, not multiplied."""
-    found = {
-        KernelShape(tensor.shape[1], tensor.shape[0])
-        for name, tensor in read_safetensors_headers(folder).items()
-        if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name
-    }
-    if not found:
+    """Return the shapes of a checkpoint's linear layers, each once.
+
+    Embeddings are left out, since they are looked up and not multiplied. Raise KernelError if
+    there are no linear layers.
+    """
+    shapes = set()
+    for name, tensor in read_safetensors_headers(folder).items():
+        if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name:
+            shapes.add(KernelShape(tensor.shape[1], tensor.shape[0]))
+    if not shapes:
         raise KernelError(
-            f"{folder} contains no linear layers in safetensors; give the folder of an unquantized model."
+            f"{folder} contains no linear layers in safetensors; give the folder of an unquantized "
+            "model."
         )
-    return tuple(sorted(found, key=lambda shape: (shape.out_features, shape.in_features)))
+    return tuple(sorted(shapes, key=lambda shape: (shape.out_features, shape.in_features)))
 
 
 BASELINES = ("torch-linear", "torch-mv")
 _WORKER = Path(__file__).with_name("workers") / "kernel_worker.py"
-# More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model;
-# on a device whose cache is larger than a quarter of it, the worker takes more.
+# More than the last-level cache of a large server (384 MB), so that weights come from memory as in
+# a model. The worker takes more on a device whose cache is larger than a quarter of it.
 COLD_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How often to pass over all shapes and batches, and how long to look at each of them at a time: rounds until the
-    time is over, but not fewer or more than said."""
+    """The number of passes over all points, and the rounds per pass and point.
+
+    A point is a shape and a batch. Its rounds go on until the time is over, within the limits.
+    """
 
     passes: int
     point_s: float
@@ -110,14 +129,18 @@ class Effort:
     most_rounds: int
 
 
-# A shared machine is slower for seconds on end, and not for every kernel alike: a point is looked at more than once.
+# A shared machine is slower for seconds at a time, and more so for some kernels than for others.
+# So each point is timed in more than one pass.
 FULL = Effort(passes=3, point_s=2.5, least_rounds=11, most_rounds=100)
 BRIEF = Effort(passes=1, point_s=1.0, least_rounds=7, most_rounds=60)
 
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """`shapes` is `kernel-table`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed."""
+    """The options of a run. Without `cases`, it times all cases that this machine can run.
+
+    `shapes` is `kernel-table`, `model:NAME` or `KxN,…`.
+    """
 
     shapes: str = "kernel-table"
     batches: tuple[int, ...] = (1,)
@@ -130,7 +153,7 @@ class KernelOptions:
 
 @dataclass(frozen=True)
 class KernelJob:
-    """Options with what their names stand for."""
+    """Options with their names resolved to shapes and cases."""
 
     options: KernelOptions
     shapes: tuple[KernelShape, ...]
@@ -141,28 +164,32 @@ class KernelJob:
 def run_kernels(
     job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]
 ) -> KernelRun:
-    """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, number, of how many."""
+    """Run the job in the worker and return its records.
+
+    `on_point` gets the name and the number of each measured point, and the number of all points.
+    Raise KernelError if the worker fails.
+    """
     machine: KernelMachine | None = None
     timings: dict[tuple[str, int, int, int], KernelTiming] = {}
-    count, total = 0, job.effort.passes * len(job.shapes) * len(job.options.batches)
-    waiting: dict[str, Json] = {}
+    count = 0
+    total = job.effort.passes * len(job.shapes) * len(job.options.batches)
+    cases: dict[str, Json] = {}  # of the point that comes next
     for event in _events(job, python):
         if event["event"] == "machine":
             machine = KernelMachine.model_validate(
                 event | {"cpu_model": cpu_model, "seed": job.options.seed}
             )
         elif event["event"] == "case":
-            waiting[event["name"]] = event
+            cases[event["name"]] = event
         elif event["event"] == "point":
-            for name, case in waiting.items():
+            for name, case in cases.items():
                 key = (name, *event["shape"], event["batch"])
-                timings[key] = _with_pass(
-                    timings.get(key), _timing(case), event["seconds"].get(name, ())
-                )
-            waiting, count = {}, count + 1
-            on_point(
-                f"{event['shape'][0]}x{event['shape'][1]}, batch {event['batch']}", count, total
-            )
+                seconds = event["seconds"].get(name, ())
+                timings[key] = _with_pass(timings.get(key), _timing(case), seconds)
+            cases = {}
+            count += 1
+            inputs, outputs = event["shape"]
+            on_point(f"{inputs}x{outputs}, batch {event['batch']}", count, total)
     if machine is None:
         raise KernelError(
             "The kernel worker measured nothing; give at least one shape and one batch."
@@ -173,11 +200,10 @@ def run_kernels(
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
-    """The readings of the bench without any case. Raises KernelError."""
-    nothing = KernelJob(KernelOptions(), shapes=(), cases=())
-    machine = next(
-        (event for event in _events(nothing, python) if event["event"] == "machine"), None
-    )
+    """Return the roofline of this machine, by a run without cases. Raise KernelError."""
+    no_cases = KernelJob(KernelOptions(), shapes=(), cases=())
+    machines = (event for event in _events(no_cases, python) if event["event"] == "machine")
+    machine = next(machines, None)
     if machine is None:
         raise KernelError("The kernel worker returned no roofline of this machine.")
     readings = {name: {"values": values} for name, values in machine["readings"].items() if values}
@@ -206,13 +232,18 @@ def _timing(case: Json) -> KernelTiming:
 
 
 def _with_pass(
-    known: KernelTiming | None, found: KernelTiming, seconds: Sequence[float]
+    earlier: KernelTiming | None, latest: KernelTiming, seconds: Sequence[float]
 ) -> KernelTiming:
-    """Who gave a wrong result in one pass has no times at all: ratios pair each round with one of another case."""
-    timing = known or found
-    for either in (timing, found):
-        if either.cause is not None:
-            return either
+    """Return the timing with the rounds of one more pass.
+
+    A case that fails in one pass has no times at all, because ratios pair each round with a round
+    of another case.
+    """
+    timing = earlier or latest
+    if timing.cause is not None:
+        return timing
+    if latest.cause is not None:
+        return latest
     return timing.model_copy(
         update={
             "seconds": (*timing.seconds, *seconds),
@@ -222,18 +253,18 @@ def _with_pass(
 
 
 def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTiming, ...]:
-    """As the job names shapes and batches; the worker takes them at random."""
+    """Return the timings in the order of the job's shapes and batches. The worker shuffles them."""
     shapes = [(shape.in_features, shape.out_features) for shape in job.shapes]
 
-    def place(timing: KernelTiming) -> tuple[int, int]:
-        return shapes.index((timing.in_features, timing.out_features)), job.options.batches.index(
-            timing.batch
-        )
+    def position(timing: KernelTiming) -> tuple[int, int]:
+        shape = shapes.index((timing.in_features, timing.out_features))
+        return shape, job.options.batches.index(timing.batch)
 
-    return tuple(sorted(timings, key=place))
+    return tuple(sorted(timings, key=position))
 
 
 def _events(job: KernelJob, python: Path) -> Iterator[Json]:
+    """Yield the worker's events. Raise KernelError if it fails."""
     try:
         yield from run_short_job(_WORKER, python, _as_json(job))
     except WorkerFailed as failure:
@@ -246,7 +277,7 @@ def _as_json(job: KernelJob) -> Json:
         "native": native_module(),
         "cases": list(job.cases),
         "against": list(options.against),
-        "all_cases": options.cases is not None,  # also those that are left out unless named
+        "all_cases": options.cases is not None,  # also cases that only run if they are named
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],
         "batches": list(options.batches),
         "device": options.device,

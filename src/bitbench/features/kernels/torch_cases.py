@@ -1,4 +1,4 @@
-"""What torch itself offers: bfloat16, float32, and weight-only int8 and int4."""
+"""The cases of torch's own kernels: bfloat16, float32, and weight-only int8 and int4."""
 
 from dataclasses import dataclass
 
@@ -14,6 +14,8 @@ BLOCK = 64  # rows that torch packs together in int4
 
 @dataclass(frozen=True)
 class _Bfloat16(Case):
+    """A case with weights in bfloat16."""
+
     devices: tuple[str, ...] = ("cpu", "cuda")
 
     def weight_bytes(self, shape: KernelShape) -> int:
@@ -31,7 +33,7 @@ def _rows(weight: torch.Tensor, rows: slice) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class TorchLinear(_Bfloat16):
-    """`F.linear`: what a model in bfloat16 calls."""
+    """`F.linear`, which a model in bfloat16 calls."""
 
     name: str = "torch-linear"
 
@@ -46,7 +48,7 @@ class TorchLinear(_Bfloat16):
 
 @dataclass(frozen=True)
 class TorchLinearFloat32(Case):
-    """`F.linear` in float32: quicker than bfloat16 where the processor has no instructions for that."""
+    """`F.linear` in float32, faster than bfloat16 on processors without bfloat16 instructions."""
 
     name: str = "torch-linear-f32"
     dtype: str = "float32"
@@ -57,10 +59,8 @@ class TorchLinearFloat32(Case):
         return 4 * shape.in_features * shape.out_features
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        count, form = (
-            shape.in_features * shape.out_features,
-            (shape.out_features, shape.in_features),
-        )
+        count = shape.in_features * shape.out_features
+        form = (shape.out_features, shape.in_features)
         weights = [pool.float32_at(copy * count, count).view(form) for copy in range(copies)]
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
@@ -71,7 +71,7 @@ class TorchLinearFloat32(Case):
 
 @dataclass(frozen=True)
 class TorchMv(_Bfloat16):
-    """`torch.mv`: the honest baseline at batch 1, where F.linear leaves bandwidth unused."""
+    """`torch.mv`, the fair baseline at batch 1, because F.linear leaves bandwidth unused there."""
 
     name: str = "torch-mv"
     batches: tuple[int, int] = (1, 1)
@@ -87,12 +87,13 @@ class TorchMv(_Bfloat16):
 
 @dataclass(frozen=True)
 class TorchInt8(Case):
-    """Weight-only int8 with one scale per output."""
+    """A weight-only product in int8, with one scale per output."""
 
     name: str = "torch-int8"
 
     def why_not(self, shape: KernelShape) -> str | None:
-        # torch 2.13 reads past the end of the rows otherwise: wrong results at 1032x64, a crash at 1000x203.
+        # For other shapes torch 2.13 reads past the end of the rows: wrong results at 1032x64, and
+        # a crash at 1000x203.
         if shape.in_features % 32 or shape.out_features % 16:
             return "in_features is not a multiple of 32 or out_features not one of 16"
         return None
@@ -101,13 +102,11 @@ class TorchInt8(Case):
         return shape.in_features * shape.out_features + 2 * shape.out_features
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        count, form = (
-            shape.in_features * shape.out_features,
-            (shape.out_features, shape.in_features),
-        )
-        weights = [
-            pool.bytes_at(copy * count, count).view(torch.int8).view(form) for copy in range(copies)
-        ]
+        count = shape.in_features * shape.out_features
+        form = (shape.out_features, shape.in_features)
+        weights = []
+        for copy in range(copies):
+            weights.append(pool.bytes_at(copy * count, count).view(torch.int8).view(form))
         scales = torch.full((shape.out_features,), 2**-7, dtype=torch.bfloat16)
         return Prepared(
             run=lambda x, copy: torch.ops.aten._weight_int8pack_mm(x, weights[copy], scales),
@@ -118,7 +117,7 @@ class TorchInt8(Case):
 
 @dataclass(frozen=True)
 class TorchInt4(Case):
-    """Weight-only int4 with a scale per 128 columns."""
+    """A weight-only product in int4, with a scale per 128 columns."""
 
     name: str = "torch-int4-g128"
 
@@ -132,23 +131,24 @@ class TorchInt4(Case):
         return weights // 2 + 4 * weights // GROUP
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        k, n = shape.in_features, shape.out_features
-        count, form = k * n // 2, (n, k // 2)
+        k = shape.in_features
+        n = shape.out_features
+        count = k * n // 2
+        form = (n, k // 2)
         scale_and_zero = torch.zeros((k // GROUP, n, 2), dtype=torch.bfloat16)
         scale_and_zero[..., 0] = 2**-3
         weights = [pool.bytes_at(copy * count, count).view(form) for copy in range(copies)]
         weights[0] = weights[0].clone()
-        known: dict[
-            int, torch.Tensor
-        ] = {}  # the blocks at either end, whose numbers the reference needs
+        # The first and the last block, by their first row. The reference needs their numbers.
+        blocks: dict[int, torch.Tensor] = {}
         for start in sorted({0, n - BLOCK}):
-            known[start] = torch.randint(0, 16, (BLOCK, k), dtype=torch.int32)
-            packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(known[start], 1)
+            blocks[start] = torch.randint(0, 16, (BLOCK, k), dtype=torch.int32)
+            packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(blocks[start], 1)
             weights[0][start : start + BLOCK] = packed.view(BLOCK, k // 2)
         return Prepared(
             run=lambda x, copy: torch.ops.aten._weight_int4pack_mm_for_cpu(
                 x, weights[copy], GROUP, scale_and_zero
             ),
-            reference=lambda rows: np.asarray((known[rows.start].double().numpy() - 8) * 2**-3),
+            reference=lambda rows: np.asarray((blocks[rows.start].double().numpy() - 8) * 2**-3),
             weight_bytes=self.weight_bytes(shape),
         )

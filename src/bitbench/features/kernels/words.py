@@ -1,5 +1,6 @@
-"""The kernel table: the columns that published tables have, and those that explain it."""
+"""The page of kernel timings. Its table has the columns of published tables, and more."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
@@ -33,12 +34,13 @@ from bitbench.reports.labels import grouped
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
 
-TIME_DECIMALS, RATIO_DECIMALS = 4, 2
-RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
+TIME_DECIMALS = 4
+RATIO_DECIMALS = 2
+RANGES_FROM = 110  # columns of a terminal from which a range fits next to its median
 
 
 def kernel_document(summary: KernelSummary) -> Document:
-    """Which kernel is the fastest, and each case in a row; then, folded, every shape and what did not run."""
+    """Build the page: the fastest kernel, a row per case, and, folded, all shapes and failures."""
     timed = [row for row in summary.figures if row.seconds]
     sections = []
     if timed:
@@ -46,53 +48,58 @@ def kernel_document(summary: KernelSummary) -> Document:
         sections.append(
             Section(say("Every shape"), (_shape_table(timed, summary.baselines),), is_folded=True)
         )
-    if causes := tuple(bullets(_not_timed(summary.figures))):
+    causes = bullets(_not_timed(summary.figures))
+    if causes:
         sections.append(Section(say("Not timed"), causes, in_terminal=True, is_folded=True))
     answer = (*_fastest(summary, timed), *_conditions(summary.machine))
     return Document(say("Kernel timings"), answer, tuple(sections))
 
 
 def _speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
-    """Of each case at each batch against the first baseline: the middle, least and largest of its shapes."""
-    timed = [row for row in summary.figures if row.seconds and summary.baselines[0] in row.speedups]
+    """Return the speed-up over the first baseline by case and batch: median and range of shapes."""
+    baseline = summary.baselines[0]
+    timed = [row for row in summary.figures if row.seconds and baseline in row.speedups]
     groups = grouped(timed, lambda row: (row.timing.case, row.timing.batch))
-    found = {
-        key: median_quantity(
-            [row.speedups[summary.baselines[0]].value for row in rows], Unit.RATIO, RATIO_DECIMALS
-        )
-        for key, rows in groups.items()
-    }
-    return {key: speedup for key, speedup in found.items() if speedup is not None}
+    speedups = {}
+    for key, rows in groups.items():
+        values = [row.speedups[baseline].value for row in rows]
+        speedup = median_quantity(values, Unit.RATIO, RATIO_DECIMALS)
+        if speedup is not None:
+            speedups[key] = speedup
+    return speedups
 
 
 def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator[Block]:
-    """One sentence, a batch at a time."""
+    """Yield one sentence with the fastest case at each batch, or that no kernel was timed."""
     if not timed:
         yield paragraph(strong("No kernel was timed."))
         return
     speedups = _speedup_quantities(summary) if summary.baselines else {}
-    others = {
-        key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines
-    } or speedups
+    others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines}
+    ascending = sorted((others or speedups).items(), key=lambda item: item[1].value or 0.0)
     best: dict[int, Phrase] = {}
-    for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
+    for (case, batch), speedup in ascending:
         best[batch] = say(Name(case), f" at batch {batch} is ", speedup)
     if best:
         first, *more = best.values()
-        shapes = len({(row.timing.in_features, row.timing.out_features) for row in timed})
+        shapes = {(row.timing.in_features, row.timing.out_features) for row in timed}
         compared = say(" as fast as ", Name(summary.baselines[0]))
-        over = f", median (least – most) over {plural(shapes, 'shape')}."
-        yield paragraph(strong(first, compared), *(say("; ", each) for each in more), over)
+        other_batches = [say("; ", phrase) for phrase in more]
+        over = f", median (least – most) over {plural(len(shapes), 'shape')}."
+        yield paragraph(strong(first, compared), *other_batches, over)
 
 
 def _conditions(machine: KernelMachine) -> Iterator[Block]:
     read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
     compute = Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
-    cold = f"; cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights. Roofline, measured here: "
+    cold = (
+        f"; cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights. Roofline, "
+        "measured here: "
+    )
     yield paragraph(*_place(machine), cold, read, " read, ", compute, " in bfloat16.")
     yield small_print(
-        "Times are medians of interleaved rounds; a speed-up is the median of the rounds' ratios, with its 95 % "
-        "interval; above 1 the kernel is faster than the one it is compared with."
+        "Times are medians of interleaved rounds; a speed-up is the median of the rounds' ratios, "
+        "with its 95 % interval; above 1 the kernel is faster than the one it is compared with."
     )
 
 
@@ -108,11 +115,11 @@ def _place(machine: KernelMachine) -> Phrase:
 
 
 def _shape_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Table:
-    """Every case at every shape, its time beside those of the baselines, as such tables are published."""
-    labels = dict.fromkeys(name for row in rows for name in row.timing.labels)
+    """Return a row per case and shape, with the times of the baselines, as in published tables."""
+    labels = dict.fromkeys(itertools.chain.from_iterable(row.timing.labels for row in rows))
     seconds = {_place_of(row): row.seconds.value for row in rows if row.seconds}
 
-    def compared(name: str) -> Iterator[ColumnOf[KernelFigures]]:
+    def baseline_columns(name: str) -> Iterator[ColumnOf[KernelFigures]]:
         yield _time_column(name, lambda row: seconds.get((name, *_place_of(row)[1:])))
         yield _speedup_column(name)
 
@@ -121,7 +128,7 @@ def _shape_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Tab
         words_column("case", lambda row: Name(row.timing.case)),
         *_shape_columns(labels),
         _time_column("time", lambda row: seconds.get(_place_of(row))),
-        *(column for name in baselines for column in compared(name)),
+        *itertools.chain.from_iterable(map(baseline_columns, baselines)),
         number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
         number_column("bandwidth", "GB/s", _gigabytes_per_s, decimals=1),
         number_column("intensity", "flop/byte", lambda row: row.intensity, decimals=2),
@@ -136,16 +143,16 @@ def _place_of(row: KernelFigures) -> tuple[str, int, int, int]:
 
 
 def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator[Block]:
-    """Per case the middle, least and largest figures over shapes and batches: what one looks for in a long table."""
+    """Yield a table with a row per case: medians and ranges over shapes and batches."""
     yield paragraph("Per case: median (least – most) over the shapes.")
 
     def spread(
-        title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
+        title: Words, unit: str, decimals: int, metric: Callable[[KernelFigures], float | None]
     ) -> ColumnOf[list[KernelFigures]]:
-        def figure(rows: list[KernelFigures]) -> Quantity | None:
-            return median_quantity([value for row in rows if (value := of(row))], unit, decimals)
+        def median(rows: list[KernelFigures]) -> Quantity | None:
+            return median_quantity(list(filter(None, map(metric, rows))), unit, decimals)
 
-        return number_column(title, unit, figure, intervals_from=RANGES_FROM)
+        return number_column(title, unit, median, intervals_from=RANGES_FROM)
 
     def speedup(name: str) -> ColumnOf[list[KernelFigures]]:
         def value(row: KernelFigures) -> float | None:
@@ -172,7 +179,7 @@ def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
 
 
 def _shape_columns(labels: Iterable[str]) -> Iterator[ColumnOf[KernelFigures]]:
-    """Yield them as published tables print them: without separators."""
+    """Yield the columns of published tables, with numbers without separators."""
     yield number_column("batch_size", Unit.NONE, lambda row: str(row.timing.batch))
     yield number_column("in_features", Unit.NONE, lambda row: str(row.timing.in_features))
     yield number_column("out_features", Unit.NONE, lambda row: str(row.timing.out_features))
@@ -197,8 +204,9 @@ def _time_column(
 
 def _speedup_column(baseline: str) -> ColumnOf[KernelFigures]:
     def speedup(row: KernelFigures) -> Quantity | None:
-        if (known := row.speedups.get(baseline)) is None:
+        ratio = row.speedups.get(baseline)
+        if ratio is None:
             return None
-        return Quantity(known.value, Unit.RATIO, known.low, known.high, decimals=RATIO_DECIMALS)
+        return Quantity(ratio.value, Unit.RATIO, ratio.low, ratio.high, decimals=RATIO_DECIMALS)
 
     return ratio_column(say("speed-up to ", Name(baseline)), speedup)

@@ -1,4 +1,4 @@
-"""A GGUF type for each group of a model's tensors, chosen by measured divergence and time, and confirmed."""
+"""The feature that chooses a GGUF type for each group of tensors by divergence and time."""
 
 from bitbench.feature import Command, Feature
 

@@ -1,4 +1,4 @@
-"""`bitbench mix MODEL`: choose a type for each group of tensors by measured divergence and time, and confirm it."""
+"""The command `bitbench mix`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -44,27 +44,26 @@ def mix(
 ) -> None:
     """Choose a GGUF type for each group of tensors, and confirm it.
 
-    Measures on llama.cpp how much each group of tensors diverges in each type and how fast each type is here, chooses
-    the best mix under the limits, creates it as a variant, and measures it against the limit's recipe anew. The same
-    command resumes an interrupted one. Exit code 0: every limit is met with confidence. 1: one is missed. 2:
+    Measures on llama.cpp how much each group of tensors diverges in each type and how fast each
+    type is on this machine. Then it chooses the best mix within the limits, creates it as a
+    variant, and compares it with the limit's recipe in a new study. The same command resumes an
+    interrupted run. Exit code 0: every limit is met with confidence. 1: one is missed. 2:
     inconclusive.
     """
     limits = checked(lambda: parse_mix_limits(limit), about="--limit")
-    asked = checked(
-        lambda: Mix.model_validate(
-            {
-                "model": model,
-                "types": words_option(types),
-                "limits": limits,
-                "windows": windows,
-            }
+
+    def make_request() -> Mix:
+        chosen_types = words_option(types)
+        return Mix.model_validate(
+            {"model": model, "types": chosen_types, "limits": limits, "windows": windows}
         )
-    )
+
+    request = checked(make_request)
     console = Terminal(stderr=as_json or form is Format.MARKDOWN)
     with RunDisplay(console) as display:
-        found = find_mix(asked, into, display, Workplace())
+        mixture = find_mix(request, into, display, Workplace())
     if as_json:
-        end_with_json("mix", found, found.exit_code)
+        end_with_json("mix", mixture, mixture.exit_code)
     end_with_outcome_document(
-        mixture_document(found), console, found.exit_code, form, says_exit_code=True
+        mixture_document(mixture), console, mixture.exit_code, form, says_exit_code=True
     )

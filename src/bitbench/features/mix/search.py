@@ -1,6 +1,7 @@
-"""`bitbench mix`: measure what each group of tensors costs in each type, choose, make that checkpoint, confirm it."""
+"""The search of `bitbench mix`: measure each type, choose a mix, make it, and confirm it."""
 
 import hashlib
+import itertools
 import json
 import shutil
 from collections.abc import Mapping, Sequence, Set
@@ -33,6 +34,7 @@ from bitbench.features.mix.types import (
     Mix,
     MixSide,
     Mixture,
+    Option,
     TensorGroup,
 )
 from bitbench.features.mix.words import mixture_document
@@ -58,134 +60,163 @@ from bitbench.util.files import SafeFolder
 from bitbench.util.units import show_bytes
 
 ENGINE = "llamacpp"
-DENSE = "gguf-bf16"  # what every divergence is measured from
-# One stream, almost nothing but decoding: a step reads every weight once, and its time is that of the kernels.
+DENSE = "gguf-bf16"  # the recipe from which every divergence is measured
+# One stream that almost only decodes. A step reads every weight once, so kernels dominate its time.
 DECODE = Workload(name="decode", concurrency=1, input_tokens=16, output_tokens=64)
 STEP = "tpot_s"
-FRESH_WINDOWS = 2  # of the confirmation, for each of the single swaps; halfway between those
+FRESH_WINDOWS = 2  # windows of the confirmation per window of a swap, halfway between the swap's
 WINDOW_TOKENS = 64
-STARTS, ROUNDS = 2, 6  # of each model that is timed; the confirmation has one start more
+STARTS = 2  # of each model that is timed (the confirmation has one more)
+ROUNDS = 6
 RECIPES = "recipes"
 ROOM_BESIDE_BYTES = 2**30
 
 
-def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mixture:
-    """Measure, choose, make, confirm; the same call again continues where it was interrupted. Fills the study folders
-    `sensitivity`, `times` and `confirmation-MIX` and a `report` in `into`, by default ./mix-MODEL."""
-    catalog.built_in_recipe_file(asked.limits.reference)  # raises where there is none
-    place = into or Path(f"mix-{Path(asked.model).name}")
-    found = _MixRun(asked, place, observer, at).answer()
-    make_report_files(mixture_document(found), place)
-    return found
+def mix(request: Mix, into: Path | None, observer: Observer, workplace: Workplace) -> Mixture:
+    """Measure, choose, make and confirm a mix, and return it with its confirmation.
+
+    Fill the study folders `sensitivity`, `times` and `confirmation-MIX` and a `report` in `into`,
+    by default ./mix-MODEL. The same call continues an interrupted one.
+    """
+    catalog.built_in_recipe_file(request.limits.reference)  # raises if there is no such recipe
+    path = into or Path(f"mix-{Path(request.model).name}")
+    mixture = _MixRun(request, path, observer, workplace).answer()
+    make_report_files(mixture_document(mixture), path)
+    return mixture
 
 
 @dataclass(frozen=True)
 class _MixRun:
-    asked: Mix
-    place: Path
+    """A search for one mix, with its folder."""
+
+    request: Mix
+    path: Path
     observer: Observer
-    at: Workplace
+    workplace: Workplace
 
     def answer(self) -> Mixture:
+        request = self.request
+        reference = request.limits.reference
         swaps = swaps_for_mix_choice(self._groups)
-        models = plan_uniform(self._groups, self.asked.types)
+        models = plan_uniform(self._groups, request.types)
         divergences = self._measure_swaps(swaps)
         steps_s = self._measure_times(models)
-        weight_s = mix_choice_weight_times(
-            [(types, steps_s[f"all-{type}"]) for type, types in models.items()]
-        )
-        options = mix_options(
-            self._groups, {swap: divergences[swap.name] for swap in swaps}, weight_s
-        )
-        reference = self.asked.limits.reference
         choices = choose_mix(
-            options, mix_ceilings(self.asked.limits, steps_s[reference], divergences[reference])
+            self._options(swaps, divergences, models, steps_s),
+            mix_ceilings(request.limits, steps_s[reference], divergences[reference]),
         )
         recipe = self._chosen_recipe(choices)
-        file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_file_text(recipe))
-        if wrong := tensors_unlike_mix_choice(self._tensors_of(recipe), chosen_mix_types(choices)):
+        file = self._folder.write(f"{recipe.name}.yaml", catalog.recipe_file_text(recipe))
+        wrong = tensors_unlike_mix_choice(self._tensors_of(recipe), chosen_mix_types(choices))
+        if wrong:
             raise QuantizeError(
                 f"llama-quantize made another file than asked for: {wrong[0]}; choose other --types"
             )
         predicted = predict_mix(choices)
-        found = Mixture(
+        mixture = Mixture(
             model=self._model.name,
-            limits=self.asked.limits,
-            types=self.asked.types,
+            limits=request.limits,
+            types=request.types,
             groups=choices,
             predicted=predicted,
             predicted_speed=steps_s[reference] / predicted.step_s,
-            tokens=self.asked.windows
-            * (WINDOW_TOKENS - 1),  # the first of each has nothing before it
+            # The first token of each window has no context, so it is not scored.
+            tokens=request.windows * (WINDOW_TOKENS - 1),
             recipe=str(file),
             confirmed=self._confirm(recipe),
         )
         self._remove(swaps)
-        return found
+        return mixture
+
+    @property
+    def _folder(self) -> SafeFolder:
+        return SafeFolder(self.path)
 
     @cached_property
     def _model(self) -> library.ResolvedModel:
-        if library.look_up_model(self.asked.model, self.at.home).facts.random_weights:
-            raise QualityError(no_quality_of_random_weights(self.asked.model))
-        return library.resolve(self.asked.model, self.at.home)
+        name = self.request.model
+        if library.look_up_model(name, self.workplace.home).facts.random_weights:
+            raise QualityError(no_quality_of_random_weights(name))
+        return library.resolve(name, self.workplace.home)
 
     @cached_property
     def _groups(self) -> tuple[TensorGroup, ...]:
-        return group_tensors(self._tensors_of(DENSE), self.asked.types)
+        return group_tensors(self._tensors_of(DENSE), self.request.types)
+
+    def _options(
+        self,
+        swaps: Sequence[Swap],
+        divergences: Mapping[str, float],
+        models: Mapping[str, Mapping[TensorGroup, str]],
+        steps_s: Mapping[str, float],
+    ) -> dict[TensorGroup, tuple[Option, ...]]:
+        """Return the measured cost of each group in each type."""
+        measured = {swap: divergences[swap.name] for swap in swaps}
+        timed = [(types, steps_s[f"all-{type}"]) for type, types in models.items()]
+        return mix_options(self._groups, measured, mix_choice_weight_times(timed))
 
     def _tensors_of(self, recipe: str | Recipe) -> tuple[GgufTensor, ...]:
-        """Of a variant, which is made where it does not exist."""
-        wanted = catalog.find_recipe(recipe) if isinstance(recipe, str) else recipe
-        made = make_ordered_variant(
-            order_variant(self._model, wanted, self.at.home),
-            self.at.home,
-            lambda progress: self.observer.note(f"creating {wanted.name}: {progress.place}"),
+        """Return the tensors of a variant. Create the variant if it does not exist."""
+        if isinstance(recipe, str):
+            recipe = catalog.find_recipe(recipe)
+        name = recipe.name
+        variant = make_ordered_variant(
+            order_variant(self._model, recipe, self.workplace.home),
+            self.workplace.home,
+            lambda progress: self.observer.note(f"creating {name}: {progress.place}"),
         )
-        return tuple(
-            tensor
-            for file in sorted(made.path.glob("*.gguf"))
-            for tensor in read_gguf_tensors(file)
-        )
+        tensors: list[GgufTensor] = []
+        for file in sorted(variant.path.glob("*.gguf")):
+            tensors += read_gguf_tensors(file)
+        return tuple(tensors)
 
     def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, float]:
+        """Return the divergence by recipe: of each swap, and of the limits' reference."""
         recipes = [_swap_recipe(swap) for swap in swaps]
+        reference = self.request.limits.reference
         study = self._study(
             "sensitivity",
-            [DENSE, self.asked.limits.reference, *map(self._written, recipes)],
+            [DENSE, reference, *map(self._written, recipes)],
             quality=self._quality(),
             measure=Measure(schedule=Interleaving.VISITS),
         )
-        folder = StudyFolder(self.place / "sensitivity")
+        folder = StudyFolder(self.path / "sensitivity")
         lock = folder.lock()
-        wanted = {self.asked.limits.reference, *(recipe.name for recipe in recipes)}
-        known = _divergences(folder.read()) if lock is not None and lock.plan.study == study else {}
-        if wanted - set(known):  # else the variants would be made for nothing: they were removed
+        names = {reference, *(recipe.name for recipe in recipes)}
+        divergences: dict[str, float] = {}
+        if lock is not None and lock.plan.study == study:
+            divergences = _divergences(folder.read())
+        # A finished search has removed the variants: do not make them again without need.
+        if names - set(divergences):
             self._require_room(recipes)
-            known = _divergences(self._run(study, folder).read())
-        _require(wanted, known, folder)
-        return known
+            divergences = _divergences(self._run(study, folder).read())
+        _require(names, divergences, folder)
+        return divergences
 
     def _measure_times(self, models: Mapping[str, Mapping[TensorGroup, str]]) -> dict[str, float]:
+        """Return the seconds of a step by recipe: of each model, and of the limits' reference."""
         recipes = [mixed_recipe(f"all-{type}", types) for type, types in models.items()]
+        reference = self.request.limits.reference
         study = self._study(
             "times",
-            [self.asked.limits.reference, *map(self._written, recipes)],
+            [reference, *map(self._written, recipes)],
             workloads=(DECODE,),
             measure=_rounds(STARTS),
         )
-        folder = self._run(study, StudyFolder(self.place / "times"))
-        points = summarize(folder.read()).points
-        known = {
-            _recipe_of(row.point.config): row.metrics[STEP].value
-            for row in points
-            if STEP in row.metrics
-        }
-        _require({self.asked.limits.reference, *(recipe.name for recipe in recipes)}, known, folder)
-        return known
+        folder = self._run(study, StudyFolder(self.path / "times"))
+        steps_s = {}
+        for point in summarize(folder.read()).points:
+            if STEP in point.metrics:
+                steps_s[_recipe_of(point.point.config)] = point.metrics[STEP].value
+        _require({reference, *(recipe.name for recipe in recipes)}, steps_s, folder)
+        return steps_s
 
     def _confirm(self, recipe: Recipe) -> ConfirmedMix:
-        """In a folder of the mix's own, so that one that has confirmed another stays as it is."""
-        reference = catalog.find_recipe(self.asked.limits.reference)
+        """Compare the mix with the reference in a new study.
+
+        Each mix has its own folder, so that the confirmation of another mix stays as it is.
+        """
+        reference = catalog.find_recipe(self.request.limits.reference)
         study = self._study(
             "confirmation",
             [DENSE, reference.name, f"{recipe.name}.yaml"],
@@ -194,45 +225,49 @@ class _MixRun:
             baseline=self._config(reference).name,
             measure=_rounds(STARTS + 1),
         )
-        folder = self._run(study, StudyFolder(self.place / f"confirmation-{recipe.name}"))
+        folder = self._run(study, StudyFolder(self.path / f"confirmation-{recipe.name}"))
         records = folder.read()
         summary = summarize(records)
+        mix_config = self._config(recipe)
         mix_side = self._side(summary, recipe)
         entries = summary.rankings[0].entries if summary.rankings else ()
-        speed = next(
-            (row.ratio_to_baseline for row in entries if row.config == self._config(recipe)), None
+        speeds = [entry.ratio_to_baseline for entry in entries if entry.config == mix_config]
+        speed = speeds[0] if speeds else None
+        difference = chosen_mix_divergence_difference(
+            records,
+            mix_config,
+            self._config(reference),
+            self._config(catalog.find_recipe(DENSE)),
         )
-        configs = [
-            self._config(compared) for compared in (recipe, reference, catalog.find_recipe(DENSE))
-        ]
-        difference = chosen_mix_divergence_difference(records, *configs)
         return ConfirmedMix(
             folder=str(folder.path),
             mix=mix_side,
             reference=self._side(summary, reference),
             speed=speed,
             difference=difference,
-            findings=tuple(judge_mix(self.asked.limits, mix_side, speed, difference)),
+            findings=tuple(judge_mix(self.request.limits, mix_side, speed, difference)),
         )
 
     def _side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
-        """Bits are of the groups: what is the same in every variant is not counted."""
+        """Return the results of one recipe.
+
+        Bits count the groups only. Tensors outside them are the same in every variant.
+        """
         config = self._config(recipe)
-        point = next((row for row in summary.points if row.point.config == config), None)
-        quality = next((row for row in summary.quality if row.config == config), None)
-        chosen = {name for group in self._groups for name in group.tensors}
+        points = [point for point in summary.points if point.point.config == config]
+        qualities = [quality for quality in summary.quality if quality.config == config]
+        step = points[0].metrics.get(STEP) if points else None
+        divergence = qualities[0].estimates.get(KL) if qualities else None
+        chosen = set(itertools.chain.from_iterable(group.tensors for group in self._groups))
         tensors = [tensor for tensor in self._tensors_of(recipe) if tensor.name in chosen]
+        size_bytes = sum(tensor.size_bytes for tensor in tensors)
+        weights = sum(tensor.weights for tensor in tensors)
         return MixSide(
-            recipe=recipe.name,
-            step=point.metrics.get(STEP) if point else None,
-            divergence=quality.estimates.get(KL) if quality else None,
-            bits=8
-            * sum(tensor.size_bytes for tensor in tensors)
-            / sum(tensor.weights for tensor in tensors),
+            recipe=recipe.name, step=step, divergence=divergence, bits=8 * size_bytes / weights
         )
 
     def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
-        """Named by its content, so that another choice is another config."""
+        """Return the recipe of a choice. A hash in its name keeps choices apart."""
         types = chosen_mix_types(choices)
         content = json.dumps([[*group.tensors, type] for group, type in types.items()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
@@ -243,7 +278,7 @@ class _MixRun:
     def _study(self, name: str, recipes: Sequence[str], **fields: object) -> Study:
         content = {
             "name": f"{self._model.name}-{name}",
-            "models": (self.asked.model,),
+            "models": (self.request.model,),
             "recipes": tuple(recipes),
             "engines": (EngineSetup(name=ENGINE, engine=ENGINE),),
             **fields,
@@ -252,58 +287,59 @@ class _MixRun:
 
     def _quality(self, times: int = 1, offset: float = 0.0) -> Quality:
         return Quality(
-            windows=times * self.asked.windows,
+            windows=times * self.request.windows,
             window_tokens=WINDOW_TOKENS,
             offset=offset,
             answer_tokens=0,
         )
 
     def _run(self, study: Study, folder: StudyFolder) -> StudyFolder:
+        """Measure a study and write its report."""
         self.observer.note(f"{study.name}: {len(study.recipes)} variants")
-        done = runner.measure_study(
-            StudySource.of(study, self.place), folder, self.observer, self.at
+        measured = runner.measure_study(
+            StudySource.of(study, self.path), folder, self.observer, self.workplace
         )
-        StudyReport(done, self.at.home).write()
-        return done
+        StudyReport(measured, self.workplace.home).write()
+        return measured
 
     def _written(self, recipe: Recipe) -> str:
-        """Its file, as the studies here name it."""
+        """Write a recipe file and return its name for the studies of this search."""
         name = f"{RECIPES}/{recipe.name}.yaml"
-        SafeFolder(self.place).write(name, catalog.recipe_file_text(recipe))
+        self._folder.write(name, catalog.recipe_file_text(recipe))
         return name
 
     def _config(self, recipe: Recipe) -> Config:
         return Config(variant=f"{self._model.name}/{recipe.name}", engine=ENGINE)
 
+    def _find_variant(self, recipe: Recipe) -> variants.MadeVariant | None:
+        home = self.workplace.home
+        return variants.find_variant_on_disk(order_variant(self._model, recipe, home), home)
+
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
-        """All swaps lie on the disk at once, each as large as the unquantized model."""
-        home, orders = (
-            self.at.home,
-            [order_variant(self._model, recipe, self.at.home) for recipe in recipes],
-        )
-        missing = sum(variants.find_variant_on_disk(order, home) is None for order in orders)
-        needed, free = (
-            missing * self._model.weight_bytes + ROOM_BESIDE_BYTES,
-            shutil.disk_usage(home).free,
-        )
-        if free < needed:
+        """Raise QuantizeError if the swaps do not fit on the disk.
+
+        All are there at once, and each is as large as the unquantized model.
+        """
+        home = self.workplace.home
+        missing = sum(self._find_variant(recipe) is None for recipe in recipes)
+        needed_bytes = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES
+        free_bytes = shutil.disk_usage(home).free
+        if free_bytes < needed_bytes:
             raise QuantizeError(
-                f"{home} has {show_bytes(free)} free; {missing} variants with one swap each need {show_bytes(needed)} "
-                "for as long as they are measured; make room, or ask for fewer --types"
+                f"{home} has {show_bytes(free_bytes)} free; {missing} variants with one swap each "
+                f"need {show_bytes(needed_bytes)} for as long as they are measured; make room, or "
+                "ask for fewer --types"
             )
 
     def _remove(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
-            recipe = _swap_recipe(swap)
-            there = variants.find_variant_on_disk(
-                order_variant(self._model, recipe, self.at.home), self.at.home
-            )
-            if there is not None:
-                variants.remove_variant(there)
+            variant = self._find_variant(_swap_recipe(swap))
+            if variant is not None:
+                variants.remove_variant(variant)
 
 
 def _rounds(starts: int) -> Measure:
-    """A fixed number, so that no look bends the figures."""
+    """Return fixed numbers of starts and trials: interim analyses would bias the metrics."""
     return Measure(
         starts=Count(min=starts, max=starts), trials=Count(min=ROUNDS, max=ROUNDS), metric="tpot"
     )
@@ -314,14 +350,17 @@ def _swap_recipe(swap: Swap) -> Recipe:
 
 
 def _divergences(records: StudyRecords) -> dict[str, float]:
-    """By recipe, of those that were compared with the unquantized model."""
-    rows = [row for row in summarize_quality(records) if KL in row.estimates]
-    return {_recipe_of(row.config): row.estimates[KL].value for row in rows}
+    """Return the divergence by recipe, if it was compared with the unquantized model."""
+    divergences = {}
+    for quality in summarize_quality(records):
+        if KL in quality.estimates:
+            divergences[_recipe_of(quality.config)] = quality.estimates[KL].value
+    return divergences
 
 
-def _require(recipes: Set[str], known: Mapping[str, float], folder: StudyFolder) -> None:
-    """Raise for the first that was not measured."""
-    if missing := sorted(recipes - known.keys()):
+def _require(recipes: Set[str], measured: Mapping[str, float], folder: StudyFolder) -> None:
+    """Raise QualityError for the first recipe that was not measured."""
+    if missing := sorted(recipes - measured.keys()):
         raise QualityError(
             f"{missing[0]} could not be measured; {folder.path}/report/index.html says why"
         )

@@ -1,5 +1,4 @@
-"""What `bitbench mix` looks for, and what it found: what each group of tensors costs in each type, which was chosen,
-what a fresh study says."""
+"""The request and the result of `bitbench mix`."""
 
 from collections.abc import Iterable
 
@@ -11,13 +10,16 @@ from bitbench.study.study import Name
 from bitbench.study.variant import tensor_type
 from bitbench.util.errors import ExitCode
 
-REFERENCE = "gguf-q4_k_m"  # what llama.cpp's users run most
-DENSE_BITS = 16  # from here on a type is not quantized
+REFERENCE = "gguf-q4_k_m"  # the most used type of llama.cpp
+DENSE_BITS = 16  # types of this size and larger are not quantized
 
 
 class MixLimits(Spec):
-    """At least one. With `divergence` the fastest mix within the limits is looked for, else the one that diverges
-    least."""
+    """The limits of a mix, at least one.
+
+    With `divergence`, the search is for the fastest mix within the limits. Without it, the search
+    is for the mix that diverges least.
+    """
 
     speed: Name | None = Field(default=None, description="no slower than this recipe")
     bits: float | None = Field(
@@ -30,8 +32,10 @@ class MixLimits(Spec):
     @field_validator("divergence", mode="before")
     @classmethod
     def _number_or_recipe(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
         try:
-            return float(value) if isinstance(value, str) else value
+            return float(value)
         except ValueError:
             return value
 
@@ -44,9 +48,8 @@ class MixLimits(Spec):
         if isinstance(self.divergence, float) and self.divergence <= 0:
             raise ValueError("divergence: a limit lies above 0")
         if len(self._recipes) > 1:
-            raise ValueError(
-                f"{' and '.join(sorted(self._recipes))}: limits name one recipe, in every limit the same"
-            )
+            recipes = " and ".join(sorted(self._recipes))
+            raise ValueError(f"{recipes}: limits name one recipe, in every limit the same")
         return self
 
     @property
@@ -55,23 +58,23 @@ class MixLimits(Spec):
 
     @property
     def reference(self) -> str:
-        """The recipe that the mix is held against: that of the limits, or the one that most people run."""
+        """The recipe that the mix is compared with: the limits' recipe, or the default."""
         return next(iter(self._recipes), REFERENCE)
 
 
 def parse_mix_limits(texts: Iterable[str]) -> MixLimits:
-    """From `speed=gguf-q4_k_m`, `bits=4.8` and the like; raises ValueError."""
-    found: dict[str, str] = {}
+    """Parse limits such as `speed=gguf-q4_k_m` and `bits=4.8`. Raise ValueError if one is wrong."""
+    values: dict[str, str] = {}
     for text in texts:
         name, _, value = (part.strip() for part in text.partition("="))
         if not value:
             raise ValueError(
                 f"{text!r} is no limit; write speed=RECIPE, bits=4.8 or divergence=0.02"
             )
-        if name in found:
+        if name in values:
             raise ValueError(f"{name} is limited twice")
-        found[name] = value
-    return MixLimits.model_validate(found)
+        values[name] = value
+    return MixLimits.model_validate(values)
 
 
 class Mix(Spec):
@@ -89,33 +92,31 @@ class Mix(Spec):
     @field_validator("types")
     @classmethod
     def _are_quantized(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        """From the smallest to the largest, as ggml spells them."""
-        types = sorted(
-            {tensor_type(name) for name in value}, key=lambda type: (type.bits, type.name)
-        )
+        """Return the types from the smallest to the largest, as ggml spells them."""
+        types = list({tensor_type(name) for name in value})
+        types.sort(key=lambda type: (type.bits, type.name))
         if len(types) < 2:
             raise ValueError("there is nothing to mix: give two types or more")
-        if dense := [type.name for type in types if type.bits >= DENSE_BITS]:
+        dense = [type.name for type in types if type.bits >= DENSE_BITS]
+        if dense:
             raise ValueError(f"{', '.join(dense)} is not quantized; leave it out")
         return tuple(type.name for type in types)
 
 
 class TensorGroup(Record):
-    """Tensors that get one type together: those that engines fuse, in a band of layers."""
+    """A group of tensors that get one type: tensors that engines fuse, in a band of layers."""
 
     kind: str  # "attn_qkv", "ffn_down", "token_embd"
-    first: int | None = None  # layer; None: outside the layers
+    first: int | None = None  # layer (None: outside the layers)
     last: int | None = None
     tensors: tuple[str, ...]
     weights: int
-    types: tuple[
-        str, ...
-    ]  # of those to choose from, the ones whose blocks its columns fill; the smallest first
-    is_multiplied: bool = True  # in each step; False of a table in which tokens are only looked up
+    types: tuple[str, ...]  # types whose blocks fit its columns, the smallest first
+    is_multiplied: bool = True  # in each step (False for a table in which tokens are looked up)
 
     @property
     def label(self) -> str:
-        """`ffn_down 0–7`"""
+        """The kind and the layers, such as `ffn_down 0–7`."""
         return f"{self.kind} {self.layers}" if self.layers else self.kind
 
     @property
@@ -126,7 +127,7 @@ class TensorGroup(Record):
 
 
 class Option(Record):
-    """A group in one type. The divergence is that of the model with only this group in this type."""
+    """A group in one type. The divergence is for the model with only this group in this type."""
 
     type: str
     divergence: float  # nats
@@ -135,6 +136,8 @@ class Option(Record):
 
 
 class GroupChoice(Record):
+    """A group with its options and the chosen type."""
+
     group: TensorGroup
     options: tuple[Option, ...]
     chosen: str
@@ -145,7 +148,7 @@ class GroupChoice(Record):
 
 
 class Predicted(Record):
-    """Of a whole mix, by adding up its groups."""
+    """A prediction for a whole mix: the sum over its groups."""
 
     divergence: float
     step_s: float
@@ -153,7 +156,7 @@ class Predicted(Record):
 
 
 class MixSide(Record):
-    """One config of the confirmation; None where there is no result."""
+    """A config of the confirmation. Values are None without a result."""
 
     recipe: str
     step: Estimate | None
@@ -162,26 +165,27 @@ class MixSide(Record):
 
 
 class ConfirmedMix(Record):
-    """The mix beside the reference, both started anew and scored on text that the choice knew nothing of."""
+    """The mix and the reference, re-measured in a new study on text that the choice did not use."""
 
     folder: str
     mix: MixSide
     reference: MixSide
-    speed: Estimate | None  # the mix's / the reference's, above 1 where the mix is faster
-    difference: (
-        Estimate | None
-    )  # divergence of the mix less that of the reference, on the same windows
-    findings: tuple[Finding, ...]  # the limits
+    speed: Estimate | None  # above 1, the mix is faster than the reference
+    # Divergence of the mix less the divergence of the reference, on the same windows.
+    difference: Estimate | None
+    findings: tuple[Finding, ...]  # one per limit
 
     @property
     def verdict(self) -> Verdict:
-        """Of all limits together."""
+        """The verdict on all limits together."""
         return worst_limit_check(finding.verdict for finding in self.findings)
 
 
 class Mixture(Record):
-    """`groups`: in the order of the model. `predicted_speed`: the reference's step, as timed beside the types, / the
-    mix's as predicted."""
+    """A chosen mix: its groups in the order of the model, its prediction and its confirmation.
+
+    `predicted_speed` is the reference's measured step / the predicted step of the mix.
+    """
 
     model: str
     limits: MixLimits
@@ -190,12 +194,12 @@ class Mixture(Record):
     predicted: Predicted
     predicted_speed: float
     tokens: int  # of text on which single swaps were measured
-    recipe: str  # the file that a study can name
+    recipe: str  # a file that a study can use
     confirmed: ConfirmedMix
 
     @property
     def exit_code(self) -> ExitCode:
-        """DONE: every limit is met with confidence."""
+        """The exit code: DONE if every limit is met with confidence."""
         if self.confirmed.mix.step is None:
             return ExitCode.NOTHING_MEASURED
         codes = {

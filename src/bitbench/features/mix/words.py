@@ -1,4 +1,4 @@
-"""A search for types of tensors, as a page: how well the mix was predicted, and which tensors bear compression."""
+"""A chosen mix as a page: its verdict, its prediction, and the sensitivity of its tensors."""
 
 from dataclasses import dataclass
 
@@ -38,22 +38,24 @@ STEP = MetricDefinition.of(METRICS["tpot"])
 DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
 
 
-def mixture_document(found: Mixture) -> Document:
+def mixture_document(mixture: Mixture) -> Document:
+    """Build the page of a chosen mix."""
+    request = paragraph("Asked for: ", _asked(mixture), ".")
     return Document(
-        say("Mixed precision: ", found.model),
-        (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found.confirmed))),
-        (_prediction(found), _sensitivity(found), _use(found), _what_to_know(found)),
+        say("Mixed precision: ", mixture.model),
+        (request, Paragraph(_verdict(mixture.confirmed))),
+        (_prediction(mixture), _sensitivity(mixture), _use(mixture), _what_to_know(mixture)),
     )
 
 
-def _asked(found: Mixture) -> Phrase:
-    limits = [
-        f"{name}={value}" for name, value in found.limits.model_dump(exclude_none=True).items()
-    ]
-    goal = "the least divergence" if found.limits.divergence is None else "the fastest decoding"
-    return say(
-        goal, " of ", Name(found.model), f" in {', '.join(found.types)}, with {', '.join(limits)}"
-    )
+def _asked(mixture: Mixture) -> Phrase:
+    values = mixture.limits.model_dump(exclude_none=True)
+    limits = ", ".join(f"{name}={value}" for name, value in values.items())
+    types = ", ".join(mixture.types)
+    goal = "the fastest decoding"
+    if mixture.limits.divergence is None:
+        goal = "the least divergence"
+    return say(goal, " of ", Name(mixture.model), f" in {types}, with {limits}")
 
 
 def _verdict(confirmed: ConfirmedMix) -> Phrase:
@@ -72,6 +74,7 @@ def _verdict(confirmed: ConfirmedMix) -> Phrase:
 
 
 def _beside(confirmed: ConfirmedMix) -> Phrase:
+    """Return the speed and the divergence of the mix compared with the reference."""
     return say(
         "it decodes at ",
         times(confirmed.speed),
@@ -84,66 +87,75 @@ def _beside(confirmed: ConfirmedMix) -> Phrase:
 
 
 def _limits(confirmed: ConfirmedMix) -> Phrase:
-    words = {Verdict.MET: "meets", Verdict.MISSED: "misses", Verdict.INCONCLUSIVE: "may meet"}
-    said: list[Phrase] = []
+    verbs = {Verdict.MET: "meets", Verdict.MISSED: "misses", Verdict.INCONCLUSIVE: "may meet"}
+    sentences: list[Phrase] = []
     for finding in confirmed.findings:
-        head = f" It {words[finding.verdict]} the limit on {finding.name}: "
-        said.append(say(head, finding_quantity(finding), f" against {finding.limit:.3g}."))
-    return say(*said)
+        head = f" It {verbs[finding.verdict]} the limit on {finding.name}: "
+        sentences.append(say(head, finding_quantity(finding), f" against {finding.limit:.3g}."))
+    return say(*sentences)
 
 
 @dataclass(frozen=True)
 class _Line:
-    figure: str
+    metric: str
     predicted: Quantity
     measured: Quantity | None
     reference: Quantity | None
 
 
-def _prediction(found: Mixture) -> Section:
-    predicted, confirmed = found.predicted, found.confirmed
-    mix, other = confirmed.mix, confirmed.reference
+def _prediction(mixture: Mixture) -> Section:
+    """Build the section that compares the predicted with the measured mix."""
+    predicted = mixture.predicted
+    mix = mixture.confirmed.mix
+    reference = mixture.confirmed.reference
     lines = (
         _Line(
             "divergence",
             Quantity(predicted.divergence, "nats", digits=ROUGH),
             estimated(mix.divergence, DIVERGENCE),
-            estimated(other.divergence, DIVERGENCE),
+            estimated(reference.divergence, DIVERGENCE),
         ),
         _Line(
             "decoding step",
             Quantity(predicted.step_s, Unit.SECONDS, digits=ROUGH),
             estimated(mix.step, STEP),
-            estimated(other.step, STEP),
+            estimated(reference.step, STEP),
         ),
         _Line(
             "speed",
-            Quantity(found.predicted_speed, Unit.RATIO),
-            times(confirmed.speed),
+            Quantity(mixture.predicted_speed, Unit.RATIO),
+            times(mixture.confirmed.speed),
             Quantity(1.0, Unit.RATIO),
         ),
         _Line(
             "bits per weight",
             Quantity(predicted.bits, digits=ROUGH),
             Quantity(mix.bits, digits=ROUGH),
-            Quantity(other.bits, digits=ROUGH),
+            Quantity(reference.bits, digits=ROUGH),
         ),
     )
-    written = table(
+    comparison = table(
         lines,
-        words_column("Figure", lambda line: line.figure),
+        words_column("Figure", lambda line: line.metric),
         number_column("Predicted", Unit.NONE, lambda line: line.predicted, intervals_from=0),
         number_column("Measured", Unit.NONE, lambda line: line.measured, intervals_from=0),
-        number_column(Name(other.recipe), Unit.NONE, lambda line: line.reference, intervals_from=0),
+        number_column(
+            Name(reference.recipe), Unit.NONE, lambda line: line.reference, intervals_from=0
+        ),
     )
-    return Section(say("What was predicted, and what came"), (written,), in_terminal=True)
+    return Section(say("What was predicted, and what came"), (comparison,), in_terminal=True)
 
 
-def _sensitivity(found: Mixture) -> Section:
-    total = sum(choice.group.weights for choice in found.groups)
-    most = max(found.groups, key=lambda choice: choice.choice.divergence)
+def _sensitivity(mixture: Mixture) -> Section:
+    """Build the section on each group's cost. The most sensitive group is marked."""
+    total = sum(choice.group.weights for choice in mixture.groups)
+    worst = max(mixture.groups, key=lambda choice: choice.choice.divergence)
+
+    def mark(choice: GroupChoice) -> Mark | None:
+        return Mark.ALARM if choice is worst else None
+
     groups = table(
-        found.groups,
+        mixture.groups,
         words_column("Tensors", lambda choice: choice.group.label),
         number_column(
             "Weights", Unit.SHARE, lambda choice: Quantity(choice.group.weights / total, Unit.SHARE)
@@ -160,38 +172,38 @@ def _sensitivity(found: Mixture) -> Section:
             lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH),
         ),
         words_column("In other types", _others, shown_from=120),
-        mark=lambda choice: Mark.ALARM if choice is most else None,
+        mark=mark,
     )
     note = small_print(
-        "In types other than its smallest, the divergence of a group is its share of that of all layers of its kind, "
-        "divided as those of the smallest type are."
+        "In types other than its smallest, the divergence of a group is its share of that of all "
+        "layers of its kind, divided as those of the smallest type are."
     )
     return Section(say("Which tensors are sensitive"), (groups, note), in_terminal=True)
 
 
 def _others(choice: GroupChoice) -> str:
-    """`q8_0 0.0003`"""
+    """Return the divergence in the types that were not chosen: `q8_0 0.0003, q6_K 0.001`."""
     others = [option for option in choice.options if option.type != choice.chosen]
     return ", ".join(f"{option.type} {option.divergence:.2g}" for option in others)
 
 
-def _use(found: Mixture) -> Section:
+def _use(mixture: Mixture) -> Section:
     lines = (
-        f"bitbench quantize {found.model} --recipe {found.recipe}",
-        f"recipes: [{found.recipe}]  # in a study file",
+        f"bitbench quantize {mixture.model} --recipe {mixture.recipe}",
+        f"recipes: [{mixture.recipe}]  # in a study file",
     )
     return Section(say("To use it"), (CodeBlock(lines),), in_terminal=True)
 
 
-def _what_to_know(found: Mixture) -> Section:
+def _what_to_know(mixture: Mixture) -> Section:
     notes = (
         say(
-            f"Single swaps were scored on {found.tokens:,} tokens. Their sum predicts the whole only while each is "
-            "small; the verdict rests on the fresh study alone."
+            f"Single swaps were scored on {mixture.tokens:,} tokens. Their sum predicts the whole "
+            "only while each is small; the verdict rests on the fresh study alone."
         ),
         say(
-            "Times are of whole models on this machine, per weight of each type. Another machine, engine version or "
-            "batch size needs its own measurement."
+            "Times are of whole models on this machine, per weight of each type. Another machine, "
+            "engine version or batch size needs its own measurement."
         ),
     )
     return Section(say("What to know"), bullets(notes), in_terminal=True)

@@ -1,13 +1,15 @@
-"""A published study as a file: the cleaned folder, its figures and the hash of each file, as `.tar.gz`.
+"""A published study as a file: the cleaned folder, its metrics and the hash of each file, as
+`.tar.gz`.
 
-A published study comes from a stranger. Only plain files of the names below are written, into a temporary folder, up
-to a limit; nothing else of the archive becomes a path.
+A published study comes from a stranger. Only plain files with the names below are written, into a
+temporary folder, up to a limit. Nothing else in the archive becomes a path.
 """
 
 import gzip
 import re
 import tarfile
 import zlib
+from collections.abc import Collection
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +25,10 @@ from bitbench.util.files import SafeFolder, open_to_read, read_bytes
 from bitbench.util.version import __version__
 
 ENDING = ".tar.gz"
-MANIFEST, FIGURES = "manifest.json", "figures.json"
+MANIFEST = "manifest.json"
+FIGURES = "figures.json"
 MANIFEST_FORMAT = 1
-LARGEST_BYTES = 2**30  # unpacked, of all files
+LARGEST_BYTES = 2**30  # of all files, unpacked
 LARGEST_PIECE = 2**20  # bytes that are unpacked at once
 MOST_FILES = 100_000
 _NAME = re.compile(
@@ -37,6 +40,8 @@ _REMARK = "# Written by `bitbench publish`: it can be reported and compared, not
 
 
 class StudyManifest(Record):
+    """The list of a published study's files."""
+
     format: int = MANIFEST_FORMAT
     bitbench: str  # the version that published
     study: str
@@ -44,6 +49,8 @@ class StudyManifest(Record):
 
 
 class Published(Record):
+    """The file that `bitbench publish` wrote."""
+
     file: str
     size: int  # bytes
     sha256: str
@@ -57,16 +64,13 @@ def publish_study(folder: Path, output: Path | None = None) -> Published:
         raise StoreError(f"{folder} has no trial yet; run the study first")
     name = folder.resolve().name
     path = output or Path(f"{name}{ENDING}")
-    with TemporaryDirectory(prefix="bitbench-") as place:
-        manifest = _write_folder(clean_records(records), Path(place))
+    with TemporaryDirectory(prefix="bitbench-") as temporary:
+        unpacked = Path(temporary)
+        manifest = _write_folder(clean_records(records), unpacked)
+        top = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
         files, last = SafeFolder.around(path)
         with files.replacing(last) as file:
-            _pack(
-                Path(place),
-                [MANIFEST, *manifest.files],
-                re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII),
-                file,
-            )
+            _pack(unpacked, [MANIFEST, *manifest.files], top, file)
     content = read_bytes(path)
     return Published(
         file=str(path), size=len(content), sha256=sha256(content).hexdigest(), manifest=manifest
@@ -74,23 +78,22 @@ def publish_study(folder: Path, output: Path | None = None) -> Published:
 
 
 def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
-    """Figures are computed from the records as they are written."""
+    """Write all files and return their manifest. The metrics are computed from the records as they
+    are written. Raise StoreError if the files exceed the limits."""
     folder = StudyFolder(into)
     with folder.writing() as writer:
         writer.restore(records)
         writer.write_study(_REMARK + study_file_text(records.study))
     files = SafeFolder(into)
     files.write(FIGURES, summarize(folder.read()).model_dump_json(indent=1) + "\n")
-    paths = {path.relative_to(into).as_posix(): path for path in sorted(into.rglob("*"))}
-    hashes = {
-        name: sha256(read_bytes(path)).hexdigest()
-        for name, path in paths.items()
-        if _NAME.fullmatch(name)
-    }
-    if (
-        sum(paths[name].stat().st_size for name in hashes) > LARGEST_BYTES
-        or len(hashes) >= MOST_FILES
-    ):
+    hashes: dict[str, str] = {}
+    total_bytes = 0
+    for path in sorted(into.rglob("*")):
+        name = path.relative_to(into).as_posix()
+        if _NAME.fullmatch(name):
+            hashes[name] = sha256(read_bytes(path)).hexdigest()
+            total_bytes += path.stat().st_size
+    if total_bytes > LARGEST_BYTES or len(hashes) >= MOST_FILES:
         raise StoreError("its records are more than `bitbench verify` takes (1 GiB, 100,000 files)")
     manifest = StudyManifest(bitbench=__version__, study=records.study.name, files=hashes)
     files.write(MANIFEST, manifest.model_dump_json(indent=1) + "\n")
@@ -98,7 +101,7 @@ def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
 
 
 def _pack(folder: Path, names: list[str], top: str, file: IO[bytes]) -> None:
-    """All lie in a folder `top`, without times and owners."""
+    """Write the files as an archive with the top folder `top`, without times and owners."""
     with (
         gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
         tarfile.open(mode="w", fileobj=packed, format=tarfile.USTAR_FORMAT) as archive,
@@ -111,6 +114,8 @@ def _pack(folder: Path, names: list[str], top: str, file: IO[bytes]) -> None:
 
 
 class _BoundedReader(gzip.GzipFile):
+    """A reader that raises StoreError beyond the size of any published study."""
+
     def read(self, size: int | None = -1) -> bytes:
         if size is None or not 0 <= size <= LARGEST_PIECE or self.tell() > LARGEST_BYTES:
             raise StoreError("it has more than any published study")
@@ -118,7 +123,8 @@ class _BoundedReader(gzip.GzipFile):
 
 
 def unpack_study(file: Path, into: Path) -> StudyManifest:
-    """Write the files of a published study into an empty folder. Raises StoreError where one is not what was packed."""
+    """Write the files of a published study into an empty folder, and return its manifest. Raise
+    StoreError if a file is not what was packed."""
     hashes: dict[str, str] = {}
     try:
         with (
@@ -145,34 +151,38 @@ def unpack_study(file: Path, into: Path) -> StudyManifest:
         ) from None
     if manifest.format > MANIFEST_FORMAT:
         raise StoreError(
-            f"{file} was published by a newer bitbench ({manifest.bitbench[:20]!r}); update bitbench"
+            f"{file} was published by a newer bitbench ({manifest.bitbench[:20]!r}); "
+            "update bitbench"
         )
     del hashes[MANIFEST]
     if manifest.files != hashes:
         wrong = sorted(dict(manifest.files.items() ^ hashes.items()))
         raise StoreError(
-            f"{file} was changed: {wrong[0][:60]!r} is not what its manifest says; ask for the file again"
+            f"{file} was changed: {wrong[0][:60]!r} is not what its manifest says; "
+            "ask for the file again"
         )
     return manifest
 
 
-def _checked_name(entry: tarfile.TarInfo, known: dict[str, str]) -> str:
-    """The name below the topmost folder, which is left out."""
+def _checked_name(entry: tarfile.TarInfo, earlier_names: Collection[str]) -> str:
+    """Return the entry's name without the top folder. Raise StoreError for an entry that no
+    published study has."""
     name = entry.name.partition("/")[2]
-    if not entry.isreg() or entry.issparse() or _NAME.fullmatch(name) is None or name in known:
+    is_plain = entry.isreg() and not entry.issparse()
+    if not is_plain or _NAME.fullmatch(name) is None or name in earlier_names:
         raise StoreError(f"it holds {entry.name[:60]!r}, which no published study has")
-    if len(known) >= MOST_FILES or entry.offset_data + entry.size > LARGEST_BYTES:
+    if len(earlier_names) >= MOST_FILES or entry.offset_data + entry.size > LARGEST_BYTES:
         raise StoreError("it has more than any published study")
     return name
 
 
 def _write(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: SafeFolder, name: str) -> str:
-    """Return its SHA-256."""
+    """Write an entry's content to a file, and return its SHA-256."""
     content = archive.extractfile(entry)
-    found = sha256()
+    digest = sha256()
     assert content is not None  # a plain file
     with into.replacing(name) as file:
         while piece := content.read(LARGEST_PIECE):
-            found.update(piece)
+            digest.update(piece)
             file.write(piece)
-    return found.hexdigest()
+    return digest.hexdigest()

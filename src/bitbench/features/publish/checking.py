@@ -1,4 +1,4 @@
-"""The check of a published study: every figure again from its records."""
+"""The check of a published study, which recomputes every number from the records."""
 
 import json
 import math
@@ -21,33 +21,36 @@ from bitbench.util.errors import ExitCode, RowsNotKeptError, StoreError
 from bitbench.util.files import read_bytes
 from bitbench.util.version import __version__
 
-Figures = dict[str, Json]  # by their place, such as `points[0].metrics.ttft_s.value`
-SHOWN = 10  # differences that are named
-# Sums of the same doubles in another order differ by a few units in the last of 16 digits; a variance takes the
-# difference of such sums.
+Figures = dict[str, Json]  # by their path, such as `points[0].metrics.ttft_s.value`
+SHOWN = 10  # differences in the list
+# Sums of the same doubles in another order differ by a few units in the last of 16 digits. A
+# variance is the difference of such sums.
 TOLERANCE = 1e-9
-LONGEST_ID = 10  # of those that bitbench gives
+LONGEST_ID = 10  # characters of an id that bitbench gives
 CANNOT_SHOW = (
-    "that these requests were sent at all, or that the times in their rows are those that a clock showed",
-    "that the machine, the engine's version, its arguments and kernels are the ones that are stated",
+    "that these requests were sent at all, "
+    "or that the times in their rows are those that a clock showed",
+    "that the machine, the engine's version, "
+    "its arguments and kernels are the ones that are stated",
     "that memory, start times and the machine's roof are what was read there",
-    "that trials which do not count were rightly set aside, and that no study was repeated until it looked better",
+    "that trials which do not count were rightly set aside, "
+    "and that no study was repeated until it looked better",
     "who made it, unless a signature says so",
 )
 
 
 class Verification(Record):
-    """A file that holds what was packed; whether its figures follow from its records."""
+    """The result of the check: whether a file's numbers follow from its records."""
 
     file: str
     study: str
     bitbench: str  # the version that published it
     trials: int
-    set_aside: int  # of them: warm-ups, rejected or failed
-    figures: int  # that were computed again
-    different: tuple[str, ...]  # with the stated and the computed value; the first few
+    set_aside: int  # trials that are warm-ups, rejected or failed
+    figures: int  # recomputed numbers
+    different: tuple[str, ...]  # the first few, with the stated and the computed value
     different_count: int
-    unchecked: tuple[str, ...]  # what could not be computed again, or is missing
+    unchecked: tuple[str, ...]  # numbers that could not be recomputed, and missing records
     cannot_show: tuple[str, ...] = CANNOT_SHOW
 
     @property
@@ -58,40 +61,46 @@ class Verification(Record):
 
 
 def verify_study(file: Path) -> Verification:
-    """Compute the figures of a published study again. Raises StoreError for a file that is not what was packed."""
-    with TemporaryDirectory(prefix="bitbench-") as place:
-        manifest = unpack_study(file, Path(place))
-        records = StudyFolder.existing(Path(place)).read(str(file))
-        stated = _stated_figures(Path(place) / FIGURES)
+    """Recompute the numbers of a published study, and return the differences. Raise StoreError for
+    a file that is not what was packed."""
+    with TemporaryDirectory(prefix="bitbench-") as temporary:
+        folder = Path(temporary)
+        manifest = unpack_study(file, folder)
+        records = StudyFolder.existing(folder).read(str(file))
+        stated = _stated_figures(folder / FIGURES)
         computed = dict(_figures(json.loads(summarize(records).model_dump_json())))
         without_rows = _add_figures_of_trials(records, stated, computed)
-    unchecked = [*_missing(records)]
+    unchecked = list(_missing(records))
     if without_rows:
         unchecked.append(f"the figures of {plural(without_rows, 'trial')}: it has no request rows")
-    different = [
-        name
-        for name in stated.keys() & computed.keys()
-        if not _is_equal(stated[name], computed[name])
-    ]
+    different: list[str] = []
+    for name in stated.keys() & computed.keys():
+        if not _is_equal(stated[name], computed[name]):
+            different.append(name)
+    one_sided = stated.keys() ^ computed.keys()
     if manifest.bitbench == __version__:
-        different += stated.keys() ^ computed.keys()
-    elif unknown := stated.keys() ^ computed.keys():
+        different += one_sided
+    elif one_sided:
         unchecked.append(
-            f"{plural(len(unknown), 'figure')} that only one of the two versions of bitbench computes"
+            f"{plural(len(one_sided), 'figure')} "
+            "that only one of the two versions of bitbench computes"
         )
+    differences: list[str] = []
+    for name in sorted(different)[:SHOWN]:
+        differences.append(f"{name}: {_shown(stated, name)}, not {_shown(computed, name)}")
+    set_aside = [
+        trial
+        for trial in records.trials
+        if trial.kind == "warmup" or trial.outcome is not Outcome.OK
+    ]
     return Verification(
         file=str(file),
         study=records.study.name,
         bitbench=manifest.bitbench,
         trials=len(records.trials),
-        set_aside=sum(
-            trial.kind == "warmup" or trial.outcome is not Outcome.OK for trial in records.trials
-        ),
+        set_aside=len(set_aside),
         figures=sum(_is_number(value) for value in computed.values()),
-        different=tuple(
-            f"{name}: {_shown(stated, name)}, not {_shown(computed, name)}"
-            for name in sorted(different)[:SHOWN]
-        ),
+        different=tuple(differences),
         different_count=len(different),
         unchecked=tuple(unchecked),
     )
@@ -104,72 +113,80 @@ def _stated_figures(path: Path) -> Figures:
         raise StoreError(f"its {FIGURES} cannot be read; ask for the file again") from None
 
 
-def _figures(content: Json, place: str = "") -> Iterator[tuple[str, Json]]:
+def _figures(content: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+    """Yield each value in a JSON document with its path."""
     if isinstance(content, dict):
         for name, value in content.items():
-            yield from _figures(value, f"{place}.{name}" if place else str(name))
+            yield from _figures(value, f"{path}.{name}" if path else str(name))
     elif isinstance(content, list):
-        for number, value in enumerate(content):
-            yield from _figures(value, f"{place}[{number}]")
+        for index, value in enumerate(content):
+            yield from _figures(value, f"{path}[{index}]")
     else:
-        yield place, content
+        yield path, content
 
 
-def _add_figures_of_trials(of: StudyRecords, stated: Figures, computed: Figures) -> int:
-    """Add what each trial states, and what its rows say. Return how many have no rows."""
+def _add_figures_of_trials(records: StudyRecords, stated: Figures, computed: Figures) -> int:
+    """Add the stated numbers of each trial and the same computed from its rows. Return how many
+    trials have no rows."""
     without_rows = 0
-    for trial in of.trials:
-        known = trial.metrics.model_dump(mode="json", exclude_none=True)
-        if not known and trial.objectives is None:
+    for trial in records.trials:
+        metrics = trial.metrics.model_dump(mode="json", exclude_none=True)
+        if not metrics and trial.objectives is None:
             continue
         try:
-            found = _figures_of_rows(of, trial)
+            from_rows = _figures_of_rows(records, trial)
         except RowsNotKeptError:
             without_rows += 1
             continue
-        counts = {"requests": trial.requests, "failed": trial.failed_requests}
-        own = dict(
-            _figures(
-                {"metrics": known, "objectives": _as_json(trial.objectives), **counts}, trial.id
-            )
-        )
-        stated |= own
-        computed |= {place: found.get(place) for place in own}
+        content = {
+            "metrics": metrics,
+            "objectives": _as_json(trial.objectives),
+            "requests": trial.requests,
+            "failed": trial.failed_requests,
+        }
+        for path, value in _figures(content, trial.id):
+            stated[path] = value
+            computed[path] = from_rows.get(path)
     return without_rows
 
 
-def _figures_of_rows(of: StudyRecords, trial: TrialRecord) -> Figures:
-    sums = RequestSums.of(of.requests_of(trial, None), of.study.objectives)
-    judged = judge_objectives(sums) if trial.objectives is not None else None
-    found = {
+def _figures_of_rows(records: StudyRecords, trial: TrialRecord) -> Figures:
+    sums = RequestSums.of(records.requests_of(trial, None), records.study.objectives)
+    objectives = judge_objectives(sums) if trial.objectives is not None else None
+    content = {
         "metrics": metrics_of_trial(sums, trial.energy_j).model_dump(mode="json"),
-        "objectives": _as_json(judged),
+        "objectives": _as_json(objectives),
         "requests": sums.requests,
         "failed": sums.failed,
     }
-    return dict(_figures(found, trial.id))
+    return dict(_figures(content, trial.id))
 
 
 def _as_json(record: Record | None) -> Json:
     return None if record is None else record.model_dump(mode="json")
 
 
-def _missing(of: StudyRecords) -> Iterator[str]:
-    """Numbers are given one after the other, so a missing one was taken out by somebody."""
-    for noun, records in (("trial", of.trials), ("measurement of quality", of.quality)):
-        if missing := _missing_numbers(record.id for record in records):
+def _missing(records: StudyRecords) -> Iterator[str]:
+    """Yield the missing records. Numbers are given one after the other, so a missing number shows
+    that somebody removed a record."""
+    ids = {
+        "trial": [trial.id for trial in records.trials],
+        "measurement of quality": [record.id for record in records.quality],
+    }
+    for noun, record_ids in ids.items():
+        missing = _missing_numbers(record_ids)
+        if missing:
             yield f"{plural(missing, noun)}, by the numbers of the others"
-    if of.instances:
-        starts = {trial.instance_id for trial in of.trials} - {
-            instance.id for instance in of.instances
-        }
+    if records.instances:
+        starts = {trial.instance_id for trial in records.trials}
+        starts -= {instance.id for instance in records.instances}
         if starts:
             yield f"{plural(len(starts), 'start')} that trials name"
 
 
 def _missing_numbers(ids: Iterable[str]) -> int:
-    known = [name for name in ids if len(name) <= LONGEST_ID]
-    return parse_next_record_number(known) - 1 - len(known)
+    valid = [name for name in ids if len(name) <= LONGEST_ID]
+    return parse_next_record_number(valid) - 1 - len(valid)
 
 
 def _is_number(value: Json) -> bool:
@@ -186,31 +203,39 @@ def _shown(figures: Figures, name: str) -> str:
     return json.dumps(figures[name])[:60] if name in figures else "nothing"
 
 
-def verification_document(found: Verification) -> Document:
-    said = f"{plural(found.figures, 'figure')} computed again, {found.different_count:,} differ."
-    held = f"{plural(found.trials, 'trial')} ({found.set_aside:,} set aside as warm-ups, rejected or failed)"
+def verification_document(verification: Verification) -> Document:
+    """Return the page that answers `bitbench verify`."""
+    trials = plural(verification.trials, "trial")
+    figures = plural(verification.figures, "figure")
     sections = {
-        "Different": [f"{place}." for place in found.different],
-        "Not checked": [f"{what}." for what in found.unchecked],
-        "What a check cannot show": [f"{what}." for what in found.cannot_show],
+        "Different": verification.different,
+        "Not checked": verification.unchecked,
+        "What a check cannot show": verification.cannot_show,
     }
+    parts: list[Section] = []
+    for title, entries in sections.items():
+        if entries:
+            parts.append(Section(say(title), bullets(f"{entry}." for entry in entries)))
     return Document(
-        say("Published study ", Name(found.study)),
+        say("Published study ", Name(verification.study)),
         (
-            paragraph(strong(_verdict(found)), f" {said}"),
-            paragraph(held, "; published by bitbench ", Name(found.bitbench)),
+            paragraph(
+                strong(_verdict(verification)),
+                f" {figures} computed again, {verification.different_count:,} differ.",
+            ),
+            paragraph(
+                f"{trials} ({verification.set_aside:,} set aside as warm-ups, rejected or failed)",
+                "; published by bitbench ",
+                Name(verification.bitbench),
+            ),
         ),
-        tuple(
-            Section(say(title), bullets(sentences))
-            for title, sentences in sections.items()
-            if sentences
-        ),
+        tuple(parts),
     )
 
 
-def _verdict(found: Verification) -> str:
-    if found.different_count:
+def _verdict(verification: Verification) -> str:
+    if verification.different_count:
         return "Figures do not follow from the records. Do not use them."
-    if found.unchecked:
+    if verification.unchecked:
         return "No figure differs, but not all could be checked."
     return "Every figure follows from the records."

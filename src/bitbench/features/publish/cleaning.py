@@ -1,4 +1,5 @@
-"""The records of a study without what only its machine needs to know: paths, hosts, names of machines, secrets."""
+"""The cleaning of a study's records: removal of paths, hosts, machine names and secrets, which only
+its own machine needs."""
 
 import re
 from collections.abc import Callable
@@ -21,23 +22,25 @@ R = TypeVar("R", bound=Record)
 Clean = Callable[[str], str]
 
 _URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
-# Absolute and of two parts at least, or from somebody's home: a lone `/metrics` tells nothing of a machine.
+# Absolute paths of at least two parts, or below a home. A lone `/metrics` reveals nothing.
 _NAME = r"/[\w.@+=~%*-]+"
 _PATH = re.compile(rf"(?<![\w./~$-])(?:~[\w.-]*(?:{_NAME})+|(?:\$\w+)?(?:{_NAME}){{2,}})/?")
-# What the usual hubs, clouds and servers give out, wherever it stands: in a log line, an error, an argument.
+# Tokens of the usual hubs, clouds and servers, in a log line, an error or an argument.
 _TOKEN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{16,}|gh[a-z]_[A-Za-z0-9]{20,}|glpat-[\w-]{20,}|A[KS]IA[0-9A-Z]{16}"
+    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{16,}|gh[a-z]_[A-Za-z0-9]{20,}|glpat-[\w-]{20,}"
+    r"|A[KS]IA[0-9A-Z]{16}"
     r"|xox[a-z]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)|(?<=[Bb]earer )[^\s\"']+"
 )
 _ADDRESS = re.compile(r"(?<![\w./])(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
-def clean_records(of: StudyRecords) -> StudyRecords:
-    """Return the records as they may be published, rows of requests included."""
-    clean = _cleaner(of)
+def clean_records(records: StudyRecords) -> StudyRecords:
+    """Return the records as they may be published, request rows included. Raise StoreError if names
+    in the study become equal without their paths."""
+    clean = _cleaner(records)
 
-    def cleaned(record: R) -> R:
+    def clean_record(record: R) -> R:
         content = _cleaned(record.model_dump(mode="json"), clean)
         try:
             return type(record).model_validate(content, context=RECORDED)
@@ -48,34 +51,37 @@ def clean_records(of: StudyRecords) -> StudyRecords:
             ) from None
 
     return replace(
-        of,
-        lock=cleaned(of.lock),
-        trials=[cleaned(trial) for trial in of.trials],
-        instances=[cleaned(instance) for instance in of.instances],
-        quality=[cleaned(record) for record in of.quality],
-        profiles=[cleaned(profile) for profile in of.profiles],
-        requests_of=lambda trial, columns: _clean_errors(of.requests_of(trial, columns), clean),
+        records,
+        lock=clean_record(records.lock),
+        trials=[clean_record(trial) for trial in records.trials],
+        instances=[clean_record(instance) for instance in records.instances],
+        quality=[clean_record(record) for record in records.quality],
+        profiles=[clean_record(profile) for profile in records.profiles],
+        requests_of=lambda trial, columns: _clean_errors(
+            records.requests_of(trial, columns), clean
+        ),
     )
 
 
 def without_places(text: str) -> str:
-    """Return a text in which URLs keep scheme, port and path, and paths their last part; tokens are hidden."""
+    """Return the text with URLs cut to scheme, port and path, and paths to their last part. Tokens
+    are hidden."""
     text = _ADDRESS.sub("…", _TOKEN.sub(HIDDEN, text))
-    hidden: list[str] = []
+    urls: list[str] = []
 
-    def keep(found: re.Match[str]) -> str:
-        hidden.append(_without_host(found[0]))
-        return f"\0{len(hidden) - 1}\0"
+    def hide_url(match: re.Match[str]) -> str:
+        urls.append(_without_host(match[0]))
+        return f"\0{len(urls) - 1}\0"
 
-    def last_part(found: re.Match[str]) -> str:
-        return f"…/{found[0].rstrip('/').rpartition('/')[2]}"
+    def last_part(match: re.Match[str]) -> str:
+        return f"…/{match[0].rstrip('/').rpartition('/')[2]}"
 
-    shortened = _PATH.sub(last_part, _URL.sub(keep, text.replace("\0", "")))
-    return re.sub("\0(\\d+)\0", lambda found: hidden[int(found[1])], shortened)
+    shortened = _PATH.sub(last_part, _URL.sub(hide_url, text.replace("\0", "")))
+    return re.sub("\0(\\d+)\0", lambda match: urls[int(match[1])], shortened)
 
 
 def _without_host(url: str) -> str:
-    """Without user, password, query and fragment, too."""
+    """Return the URL without host, user, password, query and fragment."""
     try:
         parts = urlsplit(url)
         port = f":{parts.port}" if parts.port is not None else ""
@@ -87,44 +93,45 @@ def _without_host(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
-def _cleaner(of: StudyRecords) -> Clean:
-    """Return what cleans a text of this study: its secrets, its machines and environments are known by name."""
-    secrets = sorted({*secret_values(of.lock.model_dump(mode="json"))}, key=len, reverse=True)
-    names = {**_machine_names(of), **_environment_names(of)}
-    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    name_of_study = re.compile(rf"(?<![\w.-])(?:{known})(?![\w-])") if names else None
+def _cleaner(records: StudyRecords) -> Clean:
+    """Return a function that cleans a text of this study. It replaces the study's secrets, machines
+    and environments."""
+    secrets = sorted({*secret_values(records.lock.model_dump(mode="json"))}, key=len, reverse=True)
+    names = {**_machine_names(records), **_environment_names(records)}
+    pattern: re.Pattern[str] | None = None
+    if names:
+        escaped = (re.escape(name) for name in sorted(names, key=len, reverse=True))
+        pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(escaped)})(?![\w-])")
 
     def clean(text: str) -> str:
         for secret in secrets:
             text = text.replace(secret, HIDDEN)
-        if name_of_study is not None:
-            text = name_of_study.sub(lambda found: names[found[0]], text)
+        if pattern is not None:
+            text = pattern.sub(lambda match: names[match[0]], text)
         return without_places(text)
 
     return clean
 
 
-def _machine_names(of: StudyRecords) -> dict[str, str]:
-    """Return what each machine is called in the published study; `local` is this machine's."""
-    known = set(of.lock.hosts)
-    known |= {instance.host for instance in of.instances if instance.host is not None}
-    for trial in of.trials:
+def _machine_names(records: StudyRecords) -> dict[str, str]:
+    """Return the published name of each machine, except of `local`, which is the study's own."""
+    names = set(records.lock.hosts)
+    names |= {instance.host for instance in records.instances if instance.host is not None}
+    for trial in records.trials:
         if trial.client is not None:
-            known |= {node.name for node in trial.client.nodes}
-    others = sorted(name for name in known if not re.fullmatch(r"local(-\d+)?", name))
-    return {name: f"machine-{place:03d}" for place, name in enumerate(others, start=1)}
+            names |= {node.name for node in trial.client.nodes}
+    others = sorted(name for name in names if not re.fullmatch(r"local(-\d+)?", name))
+    return {name: f"machine-{number:03d}" for number, name in enumerate(others, start=1)}
 
 
-def _environment_names(of: StudyRecords) -> dict[str, str]:
-    """Return the name of each environment that somebody made, as a path that a study may have."""
-    pythons = [setup.python for setup in of.study.engines if setup.python is not None]
-    places = {
-        *pythons,
-        *(str(Path(python).expanduser()) for python in pythons),
-        *of.lock.environments,
-    }
-    own = (place for place in places if Path(place).expanduser().is_absolute())
-    return {place: f"/{venv_folder(Path(place)).name}" for place in own}
+def _environment_names(records: StudyRecords) -> dict[str, str]:
+    """Return the published path of each environment that the user made."""
+    paths = set(records.lock.environments)
+    for setup in records.study.engines:
+        if setup.python is not None:
+            paths |= {setup.python, str(Path(setup.python).expanduser())}
+    absolute = (path for path in paths if Path(path).expanduser().is_absolute())
+    return {path: f"/{venv_folder(Path(path)).name}" for path in absolute}
 
 
 def _cleaned(value: Json, clean: Clean) -> Any:
@@ -143,20 +150,23 @@ def _cleaned(value: Json, clean: Clean) -> Any:
 
 
 def _cleaned_field(name: str, value: Json, clean: Clean) -> Any:
-    if isinstance(value, str):
-        if is_secret(name):
-            return HIDDEN
-        if (
-            name.lower().endswith("url") and value and "://" not in value
-        ):  # `box.lan:8000` will do for an endpoint
-            return _without_host(f"//{value}").lstrip(":/")
+    if not isinstance(value, str):
+        return _cleaned(value, clean)
+    if is_secret(name):
+        return HIDDEN
+    # An endpoint may be written as `box.lan:8000`.
+    if name.lower().endswith("url") and value and "://" not in value:
+        return _without_host(f"//{value}").lstrip(":/")
     return _cleaned(value, clean)
 
 
 def _clean_errors(rows: pa.Table, clean: Clean) -> pa.Table:
-    """What a server said of its errors may hold its paths, and whatever it was told."""
-    place = rows.schema.get_field_index("error")
-    if place < 0 or rows.column(place).null_count == rows.num_rows:
+    """Return the rows with clean error messages, since a server may write its paths or its input
+    into them."""
+    index = rows.schema.get_field_index("error")
+    if index < 0 or rows.column(index).null_count == rows.num_rows:
         return rows
-    said = [None if text is None else clean(text) for text in rows.column(place).to_pylist()]
-    return rows.set_column(place, rows.schema.field(place), pa.array(said, pa.string()))
+    errors: list[str | None] = []
+    for text in rows.column(index).to_pylist():
+        errors.append(None if text is None else clean(text))
+    return rows.set_column(index, rows.schema.field(index), pa.array(errors, pa.string()))

@@ -1,4 +1,5 @@
-"""`bitbench publish` and `bitbench verify`: write a study as one file, and check one."""
+"""`bitbench publish` and `bitbench verify`: the commands that write a study as one file and check
+one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -25,16 +26,17 @@ def publish(
 ) -> None:
     """Write a study as one file that others can check.
 
-    It holds the facts, records, request rows and figures of a study, with the hash of each; no path of this machine,
-    no host name of a server, no log. The same folder gives the same bytes.
+    It holds the facts, records, request rows and figures of a study, with the hash of each; no path
+    of this machine, no host name of a server, no log. The same folder gives the same bytes.
     """
-    made = publish_study(folder, output)
+    published = publish_study(folder, output)
     if as_json:
-        end_with_json("publish", made, ExitCode.DONE)
+        end_with_json("publish", published, ExitCode.DONE)
+    size = f"{published.size / 1000:,.0f} kB"
     Terminal().print(
-        f"Wrote {made.file} ({made.size / 1000:,.0f} kB, SHA-256 {made.sha256}).", soft_wrap=True
+        f"Wrote {published.file} ({size}, SHA-256 {published.sha256}).", soft_wrap=True
     )
-    Terminal().print(f"`bitbench verify {made.file}` checks it.", soft_wrap=True)
+    Terminal().print(f"`bitbench verify {published.file}` checks it.", soft_wrap=True)
 
 
 def verify(
@@ -44,12 +46,12 @@ def verify(
 ) -> None:
     """Check a published study by recomputing its figures.
 
-    Exit code 1: a figure does not follow from the records. 2: some could not be recomputed. 65: the file is damaged,
-    or was changed after it was made.
+    Exit code 1: a figure does not follow from the records. 2: some could not be recomputed. 65: the
+    file is damaged, or was changed after it was made.
     """
     with Terminal(stderr=True).status("recomputing every figure"):
-        found = verify_study(file)
+        verification = verify_study(file)
     if as_json:
-        end_with_json("verify", found, found.exit_code)
-    render_whole_in_terminal(verification_document(found), Terminal())
-    raise typer.Exit(found.exit_code)
+        end_with_json("verify", verification, verification.exit_code)
+    render_whole_in_terminal(verification_document(verification), Terminal())
+    raise typer.Exit(verification.exit_code)

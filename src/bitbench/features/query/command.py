@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +22,7 @@ from bitbench.reports.document.words import listing, plain_words, plural
 from bitbench.util.errors import UsageError
 from bitbench.util.units import UNKNOWN, show_significant
 
-MOST_NAMED = 5  # studies that a warning names
+MOST_NAMED = 5  # studies in a warning
 
 
 class QueryFormat(StrEnum):
@@ -45,21 +45,22 @@ def query(
 
     Without a query it lists the tables and their columns.
 
-    bitbench query results "SELECT variant, engine, workload, avg(output_throughput) FROM trials WHERE kind =
-    'measured' AND outcome = 'ok' GROUP BY ALL"
+    bitbench query results "SELECT variant, engine, workload, avg(output_throughput) FROM trials
+    WHERE kind = 'measured' AND outcome = 'ok' GROUP BY ALL"
     """
-    given = list(words or [])
-    place = given.pop(0) if given and Path(given[0]).is_dir() else "."
-    if len(given) > 1:
+    arguments = list(words or [])
+    folder = "."
+    if arguments and Path(arguments[0]).is_dir():
+        folder = arguments.pop(0)
+    if len(arguments) > 1:
         raise UsageError(
-            f"there is no folder {given[0]}; write the query in quotes, after the folder"
+            f"there is no folder {arguments[0]}; write the query in quotes, after the folder"
         )
-    studies = Studies(Path(place))
-    if given:
-        names, rows = studies.query(given[0])
-        {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](
-            names, rows
-        )
+    studies = Studies(Path(folder))
+    if arguments:
+        names, rows = studies.query(arguments[0])
+        writers = {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}
+        writers[form](names, rows)
     else:
         _list_tables(studies)
     if studies.left_out:
@@ -71,46 +72,46 @@ def query(
 
 
 def _list_tables(studies: Studies) -> None:
+    """Print the tables with their columns."""
     console = Terminal()
     for name, table in TABLES.items():
-        console.print(
-            Text.assemble(
-                (name, "bold"), f"  {table.meaning}; {plural(studies.count(name), 'row')}"
-            )
-        )
-        shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        rows = plural(studies.count(name), "row")
+        console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {rows}"))
+        grid = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for column, (_, kind) in zip(table.columns, studies.described(name), strict=True):
-            shown.add_row(
+            grid.add_row(
                 "", Text(column.name), Text(kind.lower(), style="dim"), Text(column.meaning)
             )
-        console.print(shown)
+        console.print(grid)
 
 
 def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
+    """Print the rows as a table."""
+
     def cell(value: object) -> Text:
         if value is None:
             return Text(UNKNOWN)
-        return Text(
-            show_significant(value, 4) if isinstance(value, float) else plain_words(str(value))
-        )
+        if isinstance(value, float):
+            return Text(show_significant(value, 4))
+        return Text(plain_words(str(value)))
 
-    shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for place, name in enumerate(names):
-        is_number = any(isinstance(row[place], (int, float)) for row in rows)
-        shown.add_column(
-            Text(plain_words(name)), justify="right" if is_number else "left", overflow="fold"
-        )
+    grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, name in enumerate(names):
+        is_number = any(isinstance(row[index], (int, float)) for row in rows)
+        justify: JustifyMethod = "right" if is_number else "left"
+        grid.add_column(Text(plain_words(name)), justify=justify, overflow="fold")
     for row in rows:
-        shown.add_row(*(cell(value) for value in row))
+        grid.add_row(*map(cell, row))
     console = Terminal()
-    console.print(shown)
+    console.print(grid)
     console.print(plural(len(rows), "row"), style="dim")
 
 
 def _csv(names: Sequence[str], rows: Sequence[Row]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(map(harmless_cell, names))
-    writer.writerows([harmless_cell(value) for value in row] for row in rows)
+    for row in rows:
+        writer.writerow(map(harmless_cell, row))
 
 
 def _json(names: Sequence[str], rows: Sequence[Row]) -> None:

@@ -1,8 +1,11 @@
-"""All studies below a folder as DuckDB tables. Reads only.
+"""All studies below a folder as read-only DuckDB tables.
 
-The SQL of a person runs on a connection that cannot open a file, load an extension or change a setting. It is handed
-its tables as Arrow data: columns that a run kept beside its records (`bitbench.records.kept_tables`), the records
-themselves where no kept table fits them, and request rows, of which there may be millions, read where they lie.
+The user's SQL runs on a connection that cannot open a file, load an extension or change a setting.
+It gets its tables as Arrow data:
+
+- tables that a run stored next to its records (`bitbench.records.kept_tables`),
+- the records themselves, if no stored table matches them,
+- request rows, of which there may be millions, straight from their files.
 """
 
 import os
@@ -30,38 +33,40 @@ except ImportError as missing:
     ) from missing
 
 REFUSED = (
-    "the query is refused: `bitbench query` only reads its own tables, and opens no other file, writes none, loads no "
-    "extension and changes no setting; use SELECT, and --format to get the answer as CSV or JSON"
+    "the query is refused: `bitbench query` only reads its own tables, and opens no other file, "
+    "writes none, loads no extension and changes no setting; "
+    "use SELECT, and --format to get the answer as CSV or JSON"
 )
 _UNKNOWN_TABLE = re.compile(r"Table with name (\w+) does not exist")
-_LOCKED = "the configuration has been locked"  # DuckDB's words where a setting is to be changed
-Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
+_LOCKED = "the configuration has been locked"  # DuckDB's message on a change of settings
+Row = tuple[Any, ...]  # DuckDB's row, whose types depend on the columns
 
 
 class Studies:
-    """All studies below `place`. `left_out`: those whose records cannot be read, with the reason."""
+    """All studies below a folder. `left_out` lists those with unreadable records, with the
+    reason."""
 
-    def __init__(self, place: Path) -> None:
-        if not place.is_dir():
-            raise StoreError(f"no folder {place}; give one that contains study folders")
-        self._folders = dict(_study_folders(place.resolve()))
-        self._asked = _connection_without_files()
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise StoreError(f"no folder {folder}; give one that contains study folders")
+        self._folders = dict(_study_folders(folder.resolve()))
+        self._connection = _connection_without_files()
         self._kept: dict[str, dict[str, Path]] = {name: {} for name in KEPT_TABLES}
         self._parsed: dict[str, list[pa.Table]] = {name: [] for name in KEPT_TABLES}
         self._made: set[str] = set()
         self.left_out: list[str] = []
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
-        """Return the names of the columns and the rows. Raises StoreError with DuckDB's own words."""
+        """Return the names of the columns and the rows. Raise StoreError with DuckDB's message."""
         for name in TABLES:
             if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
                 self._make(name)
         try:
-            found = self._asked.execute(sql)
-            rows = found.fetchall()
+            result = self._connection.execute(sql)
+            rows = result.fetchall()
         except duckdb.Error as error:
             raise _explained(error) from error
-        return [str(column[0]) for column in found.description or ()], rows
+        return [str(column[0]) for column in result.description or ()], rows
 
     def count(self, name: str) -> int:
         """Return the number of rows of a table."""
@@ -69,11 +74,11 @@ class Studies:
         return int(rows[0][0])
 
     def described(self, name: str) -> list[tuple[str, str]]:
-        """Return columns and types, as DuckDB sees them."""
+        """Return the names and DuckDB types of a table's columns."""
         return [(str(row[0]), str(row[1])) for row in self.query(f"DESCRIBE {name}")[1]]
 
     def _make(self, name: str) -> None:
-        """Register a table when a query names it."""
+        """Register a table when a query uses it for the first time."""
         if name in self._made:
             return
         if not self._made:
@@ -81,13 +86,15 @@ class Studies:
         self._made.add(name)
         if name == "requests":
             self._make("studies")
-            named = self._asked.execute("SELECT folder, study FROM studies").fetchall()
-            places = {self._folders[folder]: (folder, study) for folder, study in named}
-            self._asked.register(name, _request_rows(places))
+            rows = self._connection.execute("SELECT folder, study FROM studies").fetchall()
+            studies = {self._folders[folder]: (folder, study) for folder, study in rows}
+            self._connection.register(name, _request_rows(studies))
         else:
-            self._asked.register(name, _study_table(name, self._kept[name], self._parsed[name]))
+            table = _study_table(name, self._kept[name], self._parsed[name])
+            self._connection.register(name, table)
 
     def _find_tables(self) -> None:
+        """Find the stored tables of each study, or parse its records if one is missing."""
         for folder, path in self._folders.items():
             records_hash = hash_records(path) if (path / "tables").is_dir() else ""
             kept = {name: find_kept_table(path, records_hash, name) for name in KEPT_TABLES}
@@ -102,28 +109,27 @@ class Studies:
                 self.left_out.append(f"{folder} ({error})")
 
 
-def _study_folders(place: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each folder that has a lock.json, by its name below `place`; a dot for that place itself. No link is
+def _study_folders(root: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each folder that has a lock.json, with its name relative to `root`. Links are not
     followed."""
-    for path, folders, files in os.walk(place):
+    for path, folders, files in os.walk(root):
         folders.sort()
         if "lock.json" in files and (Path(path) / "lock.json").is_file():
-            yield Path(path).relative_to(place).as_posix(), Path(path)
+            yield Path(path).relative_to(root).as_posix(), Path(path)
 
 
 def _explained(error: duckdb.Error) -> StoreError:
     if isinstance(error, duckdb.PermissionException) or _LOCKED in str(error):
         return StoreError(REFUSED)
-    if (unknown := _UNKNOWN_TABLE.search(str(error))) is not None:
-        hint = did_you_mean(unknown[1], list(TABLES))
-        return StoreError(
-            f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}"
-        )
-    return StoreError(f"the query failed: {error}")
+    unknown = _UNKNOWN_TABLE.search(str(error))
+    if unknown is None:
+        return StoreError(f"the query failed: {error}")
+    hint = did_you_mean(unknown[1], list(TABLES))
+    return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}")
 
 
 def _connection_without_files() -> duckdb.DuckDBPyConnection:
-    """Open one for SQL that a person wrote, all in memory; what it may not do cannot be switched on again."""
+    """Return an in-memory connection for the user's SQL, which cannot lift its restrictions."""
     connection = duckdb.connect(
         config={
             "enable_external_access": "false",
@@ -136,9 +142,9 @@ def _connection_without_files() -> duckdb.DuckDBPyConnection:
         "TimeZone = 'UTC'",
         "allow_community_extensions = false",
         "python_enable_replacements = false",  # no variable of this program is a table
-        "enable_progress_bar = false",  # DuckDB draws it on stdout, where the answer goes
-        # It takes request rows, whose number it does not know, for one row, and would keep them all in memory to join
-        # them. So joins run as they are written: the table after JOIN is the one that is kept.
+        "enable_progress_bar = false",  # DuckDB draws it on stdout, like the answer
+        # DuckDB does not know the number of request rows, assumes one, and would keep them all in
+        # memory for a join. So joins run as written: the table after JOIN is in memory.
         "disabled_optimizers = 'join_order,build_side_probe_side'",
         "lock_configuration = true",
     ):
@@ -147,51 +153,58 @@ def _connection_without_files() -> duckdb.DuckDBPyConnection:
 
 
 class _StudyTable(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
-    """One table of many studies. Each scan reads the columns that it needs, file by file, before Arrow's threads are at
-    work: the footers of a thousand files would take 100 MB, and files that are read below a scan block it."""
+    """A table over many studies. Each scan reads the columns that it needs, file by file, before
+    Arrow's threads start. The footers of a thousand files would take 100 MB, and files that are
+    read during a scan block it."""
 
     def scanner(self, **options: Any) -> ds.Scanner:
-        asked = options.get("columns")
-        asked = self.schema.names if asked is None else asked or ["folder"]
+        columns = options.get("columns")
+        # An empty list is a count of rows, for which one column is enough.
+        columns = self.schema.names if columns is None else columns or ["folder"]
         condition = str(options.get("filter"))
-        names = [name for name in self.schema.names if name in asked or name in condition]
+        names = [name for name in self.schema.names if name in columns or name in condition]
         parts = [table.select(names) for table in self.parsed]
         parts += [self._part(names, folder, file) for folder, file in self.kept.items()]
         return ds.dataset(pa.concat_tables(parts)).scanner(**options)
 
     def _part(self, names: list[str], folder: str, file: Path) -> pa.Table:
-        own = [name for name in names if name != "folder"]
-        found = read_kept_table(file, self.name, own or ["study"])
-        return found.append_column(
-            "folder", pa.array([folder] * found.num_rows, pa.string())
-        ).select(names)
+        """Return the columns of one study, with its folder, which the file does not contain."""
+        columns = [name for name in names if name != "folder"]
+        table = read_kept_table(file, self.name, columns or ["study"])
+        folders = pa.array([folder] * table.num_rows, pa.string())
+        return table.append_column("folder", folders).select(names)
 
 
 def _study_table(name: str, kept: Mapping[str, Path], parsed: Sequence[pa.Table]) -> _StudyTable:
-    """`kept`: files by study folder; `parsed`: tables of further studies."""
+    """Return a table over the stored files, by study folder, and the parsed tables of other
+    studies."""
     schema = table_schema(name)
     table = _StudyTable([], schema, ds.ParquetFileFormat(), fs.LocalFileSystem())
-    table.name, table.kept, table.parsed = name, kept, [schema.empty_table(), *parsed]
+    table.name = name
+    table.kept = kept
+    table.parsed = [schema.empty_table(), *parsed]
     return table
 
 
 class _RequestRows(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
-    """Read only as fast as it is asked for: with threads of its own, Arrow held 258 MB of 10⁷ rows instead of 99 MB."""
+    """The request rows, read only as fast as the query needs them. With its own threads, Arrow held
+    258 MB of 10⁷ rows instead of 99 MB."""
 
     def scanner(self, **options: Any) -> ds.Scanner:
         return super().scanner(**{**options, "use_threads": False})
 
 
 def _request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
-    """`studies`: what the columns `folder` and `study` say, by the study folder."""
+    """Return the request rows of all studies. `studies` has the values of the columns `folder` and
+    `study` by the study folder's path."""
     parquet = ds.ParquetFileFormat()
     files = fs.LocalFileSystem()
     fragments = []
-    for place, (folder, study) in studies.items():
-        own = (ds.field("folder") == folder) & (ds.field("study") == study)
-        for path in sorted((place / "requests").glob("*.parquet")):
-            known = own & (ds.field("trial") == path.name.partition(".")[0])
+    for path, (folder, study) in studies.items():
+        in_study = (ds.field("folder") == folder) & (ds.field("study") == study)
+        for file in sorted((path / "requests").glob("*.parquet")):
+            in_trial = in_study & (ds.field("trial") == file.name.partition(".")[0])
             fragments.append(
-                parquet.make_fragment(str(path), filesystem=files, partition_expression=known)
+                parquet.make_fragment(str(file), filesystem=files, partition_expression=in_trial)
             )
     return _RequestRows(fragments, table_schema("requests"), parquet, files)

@@ -1,4 +1,4 @@
-"""Models without their weights: a published shape, filled with random numbers."""
+"""The source of models with published shapes and random weights."""
 
 from bitbench.feature import Feature
 

@@ -1,9 +1,11 @@
-"""Shapes as a source of models: a checkpoint of random weights with a tokenizer of its size, in
-`<home>/models/shape-NAME`, written piece by piece.
+"""Write checkpoints of random weights in published shapes, each with a tokenizer of its size.
 
-The vocabulary of a published shape is larger than that of any tokenizer at hand, and engines look up each token that
-a model chooses. So one is made: byte-level BPE, as GPT-2 has it, whose words are short rows of letters. Its merges
-lead to each of them, so that text, too, becomes tokens from the whole vocabulary.
+A checkpoint is in `<home>/models/shape-NAME` and is written piece by piece.
+
+The vocabulary of a published shape is larger than the vocabulary of any available tokenizer, and
+engines look up each token that a model chooses. So each checkpoint gets its own tokenizer. It is
+byte-level BPE as in GPT-2, and its words are short rows of letters. Its merges lead to each word,
+so text also becomes tokens from the whole vocabulary.
 """
 
 import json
@@ -28,49 +30,53 @@ _PREFIX = "shape:"
 
 
 def shape_reference(shape: Shape) -> str:
-    """As studies spell it, such as shape:qwen3-4b."""
+    """Return the name of a shape in study files, such as shape:qwen3-4b."""
     return f"{_PREFIX}{shape.name}"
 
 
 def _shape_checkpoint_name(shape: Shape) -> str:
-    """Also what reports call it: it goes into the names of files."""
+    """Return the name of a shape's folder, which is also its name in reports."""
     return f"shape-{shape.name}"
 
 
 def find_shape(reference: str) -> Shape:
-    """By a study's name for it; raises ModelError."""
+    """Return the shape with this name from a study file. Raise ModelError if there is none."""
     name = reference.removeprefix(_PREFIX)
     if name not in SHAPES:
-        known = [shape_reference(shape) for shape in SHAPES.values()]
+        references = [shape_reference(shape) for shape in SHAPES.values()]
         raise ModelError(
-            f"No shape is called {reference}; {did_you_mean(reference, known)}there are {', '.join(known)}."
+            f"No shape is called {reference}; {did_you_mean(reference, references)}there are "
+            f"{', '.join(references)}."
         )
     return SHAPES[name]
 
 
-_SPACE = "Ġ"  # how byte-level BPE spells it
+_SPACE = "Ġ"  # the space of byte-level BPE
 _LETTERS = f"{_SPACE}etaoinshrdlucmfwypvbgkjqxzETAOINSHRDLUCMFWYPVBGKJQXZ0123456789."
 _LONGEST_WORD = 3
-# Messages one after the other; a chat needs some template, and an untrained model none in particular.
+# Messages one after the other. Any template will do for an untrained model.
 _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\\n{% endfor %}"
 Json = dict[str, Any]
 
 
 def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
-    """Contents by file name, for the model with this config.json: with the special tokens that it names."""
+    """Return the tokenizer files by name, for the model with this config.json.
+
+    They contain the special tokens of the config.
+    """
     vocabulary_size: int = config["vocab_size"]
     names = {token: f"<|{token}|>" for token in model_special_token_ids(config)}
-    added = {token: _added(name) for token, name in names.items()}
+    added = {token: _added(names[token]) for token in sorted(names)}
     words = islice(_words(), vocabulary_size - len(names))
-    ordinary = (token for token in range(vocabulary_size) if token not in names)
-    vocabulary = {word: token for token, word in zip(ordinary, words, strict=True)}
+    ordinary = [token for token in range(vocabulary_size) if token not in names]
+    vocabulary = dict(zip(words, ordinary, strict=True))
     vocabulary |= {name: token for token, name in names.items()}
     merges = [[word[:-1], word[-1]] for word in vocabulary if 1 < len(word) <= _LONGEST_WORD]
     tokenizer = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": token, **added[token]} for token in sorted(added)],
+        "added_tokens": [{"id": token, **content} for token, content in added.items()],
         "normalizer": None,
         "pre_tokenizer": _byte_level(),
         "post_processor": None,
@@ -88,34 +94,33 @@ def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
             "merges": merges,
         },
     }
-    first, last = (
-        names[model_special_token_ids({key: config[key]})[0]]
-        for key in ("bos_token_id", "eos_token_id")
-    )
+    first = names[model_special_token_ids({"bos_token_id": config["bos_token_id"]})[0]]
+    last = names[model_special_token_ids({"eos_token_id": config["eos_token_id"]})[0]]
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": first,
         "eos_token": last,
         "pad_token": last,
-        "unk_token": last,  # without it, transformers adds one of its own to Qwen's, beyond the vocabulary
+        # Without it, transformers adds its own token to Qwen's, which is beyond the vocabulary.
+        "unk_token": last,
         "add_bos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": config["max_position_embeddings"],
-        "added_tokens_decoder": {str(token): added[token] for token in sorted(added)},
+        "added_tokens_decoder": {str(token): content for token, content in added.items()},
         "chat_template": _CHAT_TEMPLATE,
     }
     return {"tokenizer.json": tokenizer, "tokenizer_config.json": settings}
 
 
 def _words() -> Iterator[str]:
-    """Each byte, then rows of letters: of two, then of three; 266,496 in all."""
+    """Yield each byte, then all rows of two letters, then all rows of three: 266,496 in all."""
     yield from _bytes()
     for length in range(2, _LONGEST_WORD + 1):
-        yield from ("".join(letters) for letters in product(_LETTERS, repeat=length))
+        yield from map("".join, product(_LETTERS, repeat=length))
 
 
 def _bytes() -> Iterator[str]:
-    """As byte-level BPE spells them: a printable character for itself, the others from 256 on."""
+    """Yield the bytes as in byte-level BPE: printable ones as they are, the others from 256 on."""
     unprintable = 0
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
@@ -145,26 +150,33 @@ _UNFINISHED = ".making-"
 
 
 def _find_checkpoint(shape: Shape, home: Path) -> Path | None:
+    """Return the folder of a finished checkpoint, or None."""
     folder = home.absolute() / "models" / _shape_checkpoint_name(shape)
     return folder if (folder / MANIFEST).exists() else None
 
 
 def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambda *_: None) -> Path:
-    """Its folder, made now or before. If it is interrupted, no part of it is left that could be taken for a model."""
-    if (there := _find_checkpoint(shape, home)) is not None:
-        return there
-    files, name = SafeFolder(home.absolute() / "models"), _shape_checkpoint_name(shape)
+    """Return the folder of a checkpoint. Write the checkpoint if it does not exist.
+
+    An interrupted call leaves nothing that could be mistaken for a model. Raise ModelError if the
+    disk is too full.
+    """
+    existing = _find_checkpoint(shape, home)
+    if existing is not None:
+        return existing
+    files = SafeFolder(home.absolute() / "models")
+    name = _shape_checkpoint_name(shape)
     files.make_folder()
     _refuse_without_room(shape, files.root)
-    began = time.monotonic()
+    start = time.monotonic()
     unfinished = f"{_UNFINISHED}{name}"
     files.remove_folder(unfinished)
     try:
         folder = SafeFolder(files.make_folder(unfinished))
         _write_weights(shape, folder, on_progress)
         _write_configuration(shape, folder)
-        _write_manifest(shape, folder, time.monotonic() - began)
-        files.remove_folder(name)  # a folder without a manifest is not a model of ours
+        _write_manifest(shape, folder, time.monotonic() - start)
+        files.remove_folder(name)  # a folder without a manifest is not a checkpoint
         folder.root.rename(files.root / name)
     finally:
         files.remove_folder(unfinished)
@@ -172,20 +184,20 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
 
 
 def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) -> None:
-    from bitbench.features.shapes.weights import (
-        random_shape_weights,
-    )  # numpy, for which no other command should wait
+    # This imports numpy, which takes time that no other command should need.
+    from bitbench.features.shapes.weights import random_shape_weights
 
     parts = shards(shape.tensors)
-    total, done = tensor_bytes(shape.tensors), 0
+    total_bytes = tensor_bytes(shape.tensors)
+    written_bytes = 0
     names = ["model.safetensors"]
     if len(parts) > 1:
-        names = [
-            f"model-{number:05}-of-{len(parts):05}.safetensors"
-            for number in range(1, len(parts) + 1)
-        ]
-        places = {tensor: name for name, part in zip(names, parts, strict=True) for tensor in part}
-        index = {"metadata": {"total_size": total}, "weight_map": places}
+        count = len(parts)
+        names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+        weight_map: dict[str, str] = {}
+        for name, part in zip(names, parts, strict=True):
+            weight_map |= dict.fromkeys(part, name)
+        index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
         folder.write("model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
     for name, part in zip(names, parts, strict=True):
         with folder.replacing(name) as file:
@@ -193,26 +205,24 @@ def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) ->
             for tensor_name, tensor in part.items():
                 for piece in random_shape_weights(shape, tensor_name, tensor):
                     file.write(piece.astype("<u2", copy=False).data)
-                    done += piece.nbytes
-                    on_progress(done, total)
+                    written_bytes += piece.nbytes
+                    on_progress(written_bytes, total_bytes)
 
 
 def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
     config = dict(shape.config)
-    tokens = {
-        key: config[key]
-        for key in ("bos_token_id", "eos_token_id", "pad_token_id")
-        if key in config
-    }
+    tokens = {}
+    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if key in config:
+            tokens[key] = config[key]
     contents = {
         "config.json": config,
         "generation_config.json": tokens,
         **shape_checkpoint_tokenizer(config),
     }
     for name, content in contents.items():
-        folder.write(
-            name, json.dumps(content, indent=None if name == "tokenizer.json" else 2) + "\n"
-        )
+        indent = None if name == "tokenizer.json" else 2
+        folder.write(name, json.dumps(content, indent=indent) + "\n")
 
 
 def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
@@ -227,15 +237,14 @@ def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
     folder.write(MANIFEST, json.dumps(content, indent=2) + "\n")
 
 
-def _refuse_without_room(shape: Shape, place: Path) -> None:
-    needed, free = (
-        tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES,
-        shutil.disk_usage(place).free,
-    )
-    if free < needed:
+def _refuse_without_room(shape: Shape, path: Path) -> None:
+    """Raise ModelError if the checkpoint does not fit on the disk."""
+    needed_bytes = tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES
+    free_bytes = shutil.disk_usage(path).free
+    if free_bytes < needed_bytes:
         raise ModelError(
-            f"{shape_reference(shape)} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some "
-            "space, or set BITBENCH_HOME to another disk."
+            f"{shape_reference(shape)} needs {show_bytes(needed_bytes)}, and {path} has "
+            f"{show_bytes(free_bytes)} free; free some space, or set BITBENCH_HOME to another disk."
         )
 
 
@@ -244,7 +253,8 @@ class ShapeSource:
 
     @property
     def models(self) -> str:
-        return f"Shapes (random weights, for speed and memory): {', '.join(map(shape_reference, SHAPES.values()))}"
+        references = ", ".join(map(shape_reference, SHAPES.values()))
+        return f"Shapes (random weights, for speed and memory): {references}"
 
     def find(self, reference: str, home: Path) -> Path | None:
         return _find_checkpoint(find_shape(reference), home)
@@ -264,16 +274,17 @@ class ShapeSource:
 
     def made(self, home: Path) -> Iterator[KnownModel]:
         for shape in SHAPES.values():
-            if (path := _find_checkpoint(shape, home)) is not None:
+            path = _find_checkpoint(shape, home)
+            if path is not None:
                 yield _known(shape, path)
 
 
 def _known(shape: Shape, folder: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
+    origin = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
     return KnownModel(
         shape_reference(shape),
-        f"random weights{like}",
+        f"random weights{origin}",
         "",
         folder,
         size_bytes,

@@ -1,4 +1,4 @@
-"""What speculative decoding gains, and from where: a part of the report of any study that has it as an axis."""
+"""The part of a report on speculative decoding, for studies that vary it."""
 
 from bitbench.feature import Feature, ReportPart, ReportPlace
 

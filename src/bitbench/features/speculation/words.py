@@ -1,4 +1,4 @@
-"""What drafting tokens ahead gains, and the acceptance by variant."""
+"""The report's section and sentences on the gain of drafting tokens ahead."""
 
 from collections.abc import Iterator
 
@@ -27,20 +27,19 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.labels import Labels
+from bitbench.reports.labels import Labels, grouped
 
 
-def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterator[Phrase]:
-    """For the answer above all tables: on each workload, where it pays and where it does not."""
+def speculation_sentences(speculations: Speculations, summary: StudySummary) -> Iterator[Phrase]:
+    """Yield sentences for the report's answer: by workload, which configs gain from drafts."""
     labels = Labels.of(summary, MAX_NAME)
-    for workload in dict.fromkeys(row.workload for row in found.rows):
-        own = [row for row in found.rows if row.workload == workload]
+    by_workload = grouped(speculations.rows, lambda row: row.workload)
+    for workload, rows in by_workload.items():
+        by_verdict = grouped(rows, _verdict)
         for verdict, words in (("pays", "is faster"), ("costs", "is slower")):
-            gains = [
-                say(Name(labels[row.config]), " ", times(row.gain))
-                for row in own
-                if _verdict(row) == verdict
-            ]
+            gains = []
+            for row in by_verdict.get(verdict, ()):
+                gains.append(say(Name(labels[row.config]), " ", times(row.gain)))
             if gains:
                 yield say(
                     "Speculation on ",
@@ -49,7 +48,7 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
                     listing(gains),
                     ".",
                 )
-        tied = [labels[row.config] for row in own if _verdict(row) == "inconclusive"]
+        tied = [labels[row.config] for row in by_verdict.get("inconclusive", ())]
         if tied:
             yield say(
                 "Speculation on ",
@@ -58,27 +57,32 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
                 listing(name_phrases(tied)),
                 ".",
             )
-    yield from _by_variant(found, labels)
+    yield from _by_variant(speculations, labels)
 
 
-def speculation_section(found: Speculations, summary: StudySummary) -> Section:
-    labels = Labels.of(summary, MAX_NAME)
-    blocks: list[Block] = [*bullets(speculation_sentences(found, summary)), _table(found, labels)]
-    blocks.append(Details("What the figures of speculation mean", bullets(_definitions())))
-    return Section(say("What speculation gains"), tuple(blocks), in_terminal=True)
+def speculation_section(speculations: Speculations, summary: StudySummary) -> Section:
+    """Build the section on the gain of drafting: sentences, a table and definitions."""
+    blocks: tuple[Block, ...] = (
+        *bullets(speculation_sentences(speculations, summary)),
+        _table(speculations, Labels.of(summary, MAX_NAME)),
+        Details("What the figures of speculation mean", bullets(_definitions())),
+    )
+    return Section(say("What speculation gains"), blocks, in_terminal=True)
 
 
-def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
-    """Of quantized variants whose drafts are accepted otherwise than the unquantized model's."""
-    for row in found.rows:
+def _by_variant(speculations: Speculations, labels: Labels) -> Iterator[Phrase]:
+    """Yield the variants whose acceptance length differs from the unquantized model's."""
+    for row in speculations.rows:
         ratio = row.against_unquantized
         if ratio is not None and ratio.excludes(1):
-            words = f": accepted drafts are {'longer' if ratio.value > 1 else 'shorter'} with "
+            length = "longer" if ratio.value > 1 else "shorter"
+            words = f": accepted drafts are {length} with "
             than = say(" than with the unquantized model (", times(ratio), ").")
             yield say("Speculation on ", Name(row.workload), words, Name(labels[row.config]), than)
 
 
 def _verdict(row: Speculation) -> str | None:
+    """Return whether drafting pays, or None if its gain is unknown."""
     if row.gain is None or row.acceptance_length is None:
         return None
     if not row.gain.excludes(1):
@@ -86,9 +90,9 @@ def _verdict(row: Speculation) -> str | None:
     return "pays" if row.gain.value > 1 else "costs"
 
 
-def _table(found: Speculations, labels: Labels) -> Table:
+def _table(speculations: Speculations, labels: Labels) -> Table:
     return table(
-        found.rows,
+        speculations.rows,
         words_column("Workload", lambda row: Name(row.workload)),
         words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
@@ -107,10 +111,11 @@ def _accepted(row: Speculation) -> Quantity | Phrase:
 def _definitions() -> Iterator[Phrase]:
     yield say(
         strong("Accepted"),
-        ": tokens of a step that begins with a draft: those of the draft that are kept, and the one that follows them; "
-        "by the engine's counters, mean and interval over starts.",
+        ": tokens of a step that begins with a draft: those of the draft that are kept, and the "
+        "one that follows them; by the engine's counters, mean and interval over starts.",
     )
     yield say(
         strong("Measured gain"),
-        ": time per output token without drafts / with drafts, the same weights and settings in the same blocks.",
+        ": time per output token without drafts / with drafts, the same weights and settings in "
+        "the same blocks.",
     )

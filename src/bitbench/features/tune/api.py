@@ -18,9 +18,15 @@ def tune(
     budget: str | float | None = None,
     observer: Observer | None = None,
 ) -> Tuning:
-    """Search the configs of a study file with a section `tune` for the best under its limits, and confirm it against
-    the baseline in a fresh study. `budget` overrides the file's; `observer` as that of `run`."""
-    at = Workplace()
-    budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
+    """Search the configs of a study file for the best under its limits, and confirm the winner
+    against the baseline in a fresh study.
+
+    The file needs a section `tune`. `budget` overrides the file's budget. `observer` is told of the
+    progress, as in `run`.
+    """
+    budget_s = None
+    if budget is not None:
+        budget_s = checked(lambda: parse_seconds(budget), about="budget")
     source = search.tune_search_source(Path(study), budget_s)
-    return search.tune(source, None if into is None else Path(into), observer or LogObserver(), at)
+    folder = None if into is None else Path(into)
+    return search.tune(source, folder, observer or LogObserver(), Workplace())

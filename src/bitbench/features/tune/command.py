@@ -1,4 +1,5 @@
-"""`bitbench tune`: search settings for the best under limits, confirm it, and print the command that runs it."""
+"""`bitbench tune`: the command that searches for the best settings under limits and confirms
+them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,10 +34,11 @@ def tune(
 ) -> None:
     """Search for the best settings, and confirm them.
 
-    Races all configs of a study on one workload, drops those that cannot be the best or miss a limit, measures the
-    winner against the baseline anew, and prints the command that runs it. The same command resumes an interrupted
-    search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no config meets the limits. 2:
-    inconclusive, or no confirmed gain. 3: no config has a result.
+    Races all configs of a study on one workload, and drops those that cannot be the best or miss a
+    limit. Then re-measures the winner against the baseline and prints the command that runs it. The
+    same command resumes an interrupted search. Exit code 0: the winner meets every limit and its
+    gain is confirmed. 1: no config meets the limits. 2: inconclusive, or no confirmed gain. 3: no
+    config has a result.
     """
     from bitbench.cli.options import seconds_option
     from bitbench.cli.outcome import end_with_outcome_document
@@ -46,14 +48,13 @@ def tune(
     from bitbench.features.tune.words import tuning_document
     from bitbench.machine.workplace import Workplace
 
-    at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
-    source = search.tune_search_source(
-        study, None if budget is None else seconds_option(budget, "--budget")
-    )
+    console = Terminal(stderr=as_json or form is Format.MARKDOWN)
+    budget_s = None if budget is None else seconds_option(budget, "--budget")
+    source = search.tune_search_source(study, budget_s)
     with RunDisplay(console) as display:
-        found = search.tune(source, into, display, at)
+        tuning = search.tune(source, into, display, Workplace())
     if as_json:
-        end_with_json("tune", found, found.exit_code)
+        end_with_json("tune", tuning, tuning.exit_code)
     end_with_outcome_document(
-        tuning_document(found), console, found.exit_code, form, says_exit_code=True
+        tuning_document(tuning), console, tuning.exit_code, form, says_exit_code=True
     )

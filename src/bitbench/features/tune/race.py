@@ -1,20 +1,23 @@
-"""A search for the best config under limits: who is out, who leads, and how much better another could
-still be.
+"""Decisions in a search for the best config under limits: the configs that are out, the leader, and
+how much better another config could still be.
 
-The study's own claims decide (`claims`): after each block there is a look, and a config is out when another may be
-claimed to be better at this look's α_k / (C − 1), among C configs that were searched. A limit changes who may beat
-others: only one whose figures meet the limits does, and leads; one that misses a limit is out by that alone.
+The study's own claims decide (`analysis.claims`). After each block there is an interim analysis. A
+config is out when another can be claimed to be better at the analysis's α_k / (C − 1), for C
+configs in the search. Limits change which configs may beat others: only a config whose values meet
+the limits does, and only such a config leads. A config that misses a limit is out by that alone.
 
-- the **leader** is the one that meets the limits, is not beaten and has the best mean;
-- the **shortfall** is what the others that are left could be better than it by: the largest upper end of their ratios
-  to it, one-sided at α_k / (C − 1).
+- The **leader** meets the limits, is not beaten, and has the best mean.
+- The **shortfall** bounds how much better than the leader a remaining config can be. It is the
+  largest upper end of their ratios to the leader, one-sided at α_k / (C − 1).
 
-The best of those that meet the limits is wrongly beaten, or better than the leader by more than the shortfall, only
-if one of its C − 1 ratios is off by more than its bound at one of the looks. The bounds of all looks spend α
-together, so both hold with 1 − α at once, whichever look the search ends with.
+Two errors are possible: the best config within the limits is wrongly beaten, or it is better than
+the leader by more than the shortfall. Either needs one of its C − 1 ratios to be off by more than
+its bound in one of the analyses. The bounds of all analyses spend α together. So both statements
+hold at once with 1 − α, whichever analysis ends the search.
 
-Whether a config meets the limits is known better with each block. It is judged anew at each look, and the claims are
-then made again from the first: a config that turns out to miss a limit has beaten no other.
+Each block gives more evidence on whether a config meets the limits. Each analysis judges that again
+and makes all claims again from the first. A config that turns out to miss a limit has beaten
+nothing.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -33,7 +36,8 @@ from bitbench.study.plan import Config
 
 @dataclass(frozen=True)
 class Admission:
-    """`able`: may still meet every limit. `fit`: its figures meet them all, so that it may beat others and lead."""
+    """The configs that may still meet every limit (`able`), and the configs whose values meet them
+    all (`fit`). Only the latter may beat others and lead."""
 
     able: frozenset[Config]
     fit: frozenset[Config]
@@ -41,100 +45,107 @@ class Admission:
 
 @dataclass(frozen=True)
 class Race:
-    """What is known after the last look. Without a look no config is beaten, and the leader is not known."""
+    """The state after the newest interim analysis. Before the first one, no config is beaten and
+    there is no leader."""
 
-    left: tuple[Config, ...]  # may be the best of those that meet the limits
+    left: tuple[Config, ...]  # may be the best within the limits
     leader: Config | None
-    shortfall: (
-        float | None
-    )  # 0.03: with confidence, none that is left is more than 3 % better; None: not known
-    end: RaceEnd | None  # None: it goes on
+    shortfall: float | None  # 0.03: with confidence, no remaining config is more than 3 % better
+    end: RaceEnd | None  # None while the search continues
 
 
 def race_of(
-    of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryMetric, within: float
+    records: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryMetric, within: float
 ) -> Race:
-    """Of a study with one workload."""
-    (workload,) = of.study.workloads
-    baseline = baseline_of(of.plan)
-    looked = []
-    for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality):
-        alone = PairTable(tuple(dict.fromkeys(trial.point.config for trial in seen)), ())
-        looked.append(
-            (look, pairs_by_workload(seen, primary_metric, baseline).get(workload.name, alone))
-        )
-    configs = dict.fromkeys(point.config for point in of.plan.points)
-    return race(looked, configs, race_admission(judged), within=within)
+    """Return the race of a study with one workload."""
+    (workload,) = records.study.workloads
+    plan = records.plan
+    baseline = baseline_of(plan)
+    analyses = []
+    for look, trials in looks_taken(plan, records.trials, records.starts_and_quality):
+        table = pairs_by_workload(trials, primary_metric, baseline).get(workload.name)
+        if table is None:
+            table = PairTable(tuple(dict.fromkeys(trial.point.config for trial in trials)), ())
+        analyses.append((look, table))
+    configs = dict.fromkeys(point.config for point in plan.points)
+    return race(analyses, configs, race_admission(judged), within=within)
 
 
 def race_admission(judged: Iterable[Judged]) -> Admission:
-    """One whose trials failed in part is not able: it would fail in service, too."""
-    able = [
-        entry for entry in judged if entry.verdict is not Verdict.MISSED and not entry.failed_trials
-    ]
-    fit = [entry for entry in able if all(_figure_meets(finding) for finding in entry.findings)]
-    return Admission(
-        frozenset(entry.config for entry in able), frozenset(entry.config for entry in fit)
-    )
+    """Return the configs that may win. A config with failed trials may not, since it would fail in
+    service too."""
+    able: set[Config] = set()
+    fit: set[Config] = set()
+    for entry in judged:
+        if entry.verdict is Verdict.MISSED or entry.failed_trials:
+            continue
+        able.add(entry.config)
+        if all(_figure_meets(finding) for finding in entry.findings):
+            fit.add(entry.config)
+    return Admission(frozenset(able), frozenset(fit))
 
 
 def _figure_meets(finding: Finding) -> bool:
-    return finding.verdict is Verdict.MET or (
-        finding.value is not None and finding.value <= finding.limit
-    )
+    """Return True if the measured value meets its limit, even if its interval does not."""
+    if finding.verdict is Verdict.MET:
+        return True
+    return finding.value is not None and finding.value <= finding.limit
 
 
 def race(
-    looked: Sequence[tuple[Look, PairTable]],
+    analyses: Sequence[tuple[Look, PairTable]],
     configs: Collection[Config],
     admission: Admission,
     *,
     within: float,
 ) -> Race:
-    """`configs`: all that are searched, with a result or not. `within`: a shortfall that is small enough to end."""
+    """Return the state after these interim analyses. `configs` are all configs of the search, with
+    results or not. The search ends at a shortfall of `within` or less."""
     able = tuple(config for config in configs if config in admission.able)
-    claims = nothing_claimed(tuple(configs), None)
-    for look, table in looked:
-        raced = PairTable(
-            table.configs, tuple(pair for pair in table.pairs if _decides(pair, admission))
-        )
-        claims = claim(raced, None, look.alpha, earlier=claims)
-    if not looked:
+    if not analyses:
         return Race(able, None, None, None)
-    look, table = looked[-1]
+    claims = nothing_claimed(tuple(configs), None)
+    for look, table in analyses:
+        pairs = tuple(pair for pair in table.pairs if _decides(pair, admission))
+        claims = claim(PairTable(table.configs, pairs), None, look.alpha, earlier=claims)
+    look, table = analyses[-1]
     left = tuple(config for config in able if config in claims.possible_bests) or able
     measured = [config for config in left if config in table.configs]
     leader = _leader(table, [config for config in measured if config in admission.fit])
-    level = look.alpha / max(len(configs) - 1, 1)
-    shortfall = None if leader is None else _shortfall(table, leader, measured, level)
+    shortfall = None
+    if leader is not None:
+        level = look.alpha / max(len(configs) - 1, 1)
+        shortfall = _shortfall(table, leader, measured, level)
     return Race(left, leader, shortfall, _end(look, left, leader, shortfall, within))
 
 
 def _decides(pair: PairedRatio, admission: Admission) -> bool:
-    """Whether the better of the two may beat the other."""
+    """Return True if the better config of the pair may beat the other."""
     better = pair.first if pair.log_mean > 0 else pair.second
     return better in admission.fit and {pair.first, pair.second} <= admission.able
 
 
 def _log_ratio(table: PairTable, config: Config, other: Config) -> float:
-    """0 where the two have no two blocks in common."""
+    """Return the log ratio of two configs, or 0 if they have fewer than two common blocks."""
     pair = table.between(config, other)
     return 0.0 if pair is None else pair.log_mean
 
 
 def _leader(table: PairTable, candidates: Sequence[Config]) -> Config | None:
-    """By the sum of its ratios to the others, which is the order of the means where all have run in all blocks."""
-    return max(
-        candidates,
-        key=lambda candidate: sum(_log_ratio(table, candidate, other) for other in candidates),
-        default=None,
-    )
+    """Return the candidate with the highest sum of log ratios to the others, or None without
+    candidates. If all ran in all blocks, this is the order of the means."""
+
+    def advantage(candidate: Config) -> float:
+        return sum(_log_ratio(table, candidate, other) for other in candidates)
+
+    return max(candidates, key=advantage, default=None)
 
 
 def _shortfall(
     table: PairTable, leader: Config, left: Sequence[Config], level: float
 ) -> float | None:
-    """None where one that is left cannot be compared with the leader."""
+    """Return the shortfall of the leader, or None if a remaining config cannot be compared with
+    it."""
     highest = 0.0
     for other in left:
         if other == leader:

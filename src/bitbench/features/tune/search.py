@@ -1,4 +1,5 @@
-"""`bitbench tune`: a race among the configs of a study, then a fresh study of its best against the baseline."""
+"""`bitbench tune`: a race among the configs of a study, then a fresh study of the winner and the
+baseline."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.quality import quality_baseline
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.estimate import Estimate, Verdict
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
 from bitbench.analysis.sequential import (
@@ -39,12 +40,13 @@ from bitbench.study.study_file import StudySource
 from bitbench.util.errors import StudyFileError, UsageError
 from bitbench.util.units import show_duration
 
-CONFIRMATION_SHARE = 0.3  # of the budget, for measuring the best against the baseline anew
+CONFIRMATION_SHARE = 0.3  # share of the budget to re-measure the winner and the baseline
 _FATES = list(Fate)
 
 
 def tune_search_source(file: Path, budget_s: float | None = None) -> StudySource:
-    """The file, checked for what a search needs beyond a study."""
+    """Return the study of the file with this budget. Raise StudyFileError or UsageError if it has
+    no section `tune` or no budget."""
     source = StudySource.of(file).with_budget(budget_s)
     if source.study.section(Tune) is None:
         raise source.located(
@@ -57,15 +59,18 @@ def tune_search_source(file: Path, budget_s: float | None = None) -> StudySource
     return source
 
 
-def tune(source: StudySource, into: Path | None, observer: Observer, at: Workplace) -> Tuning:
-    """Search, then confirm; the same call again continues where it was interrupted. Fills two study folders, `search`
-    and `confirmation`, in `into`, by default ./NAME of the study."""
-    return _TuneRun(source, into or Path(source.study.name), observer, at).answer()
+def tune(
+    source: StudySource, into: Path | None, observer: Observer, workplace: Workplace
+) -> Tuning:
+    """Search for the best config, confirm it, and return the outcome. The same call resumes an
+    interrupted run. It fills two study folders in `into`, `search` and `confirmation`. The default
+    of `into` is ./NAME of the study."""
+    return _TuneRun(source, into or Path(source.study.name), observer, workplace).answer()
 
 
 @dataclass(frozen=True)
 class _Searched:
-    """The search as its records tell it."""
+    """The state of a search, computed from its records."""
 
     records: StudyRecords
     judged: Mapping[Config, Judged]
@@ -75,10 +80,12 @@ class _Searched:
 
 @dataclass(frozen=True)
 class _TuneRun:
+    """A search and its confirmation in the folder `into`."""
+
     source: StudySource
-    place: Path
+    into: Path
     observer: Observer
-    at: Workplace
+    workplace: Workplace
 
     @property
     def _study(self) -> Study:
@@ -87,7 +94,7 @@ class _TuneRun:
     @property
     def _tune(self) -> Tune:
         section = self._study.section(Tune)
-        assert section is not None, "tune_source has looked"
+        assert section is not None, "checked by tune_search_source"
         return section
 
     @property
@@ -104,7 +111,8 @@ class _TuneRun:
         )
 
     def answer(self) -> Tuning:
-        plan = plan_study(self.source, self.at)
+        """Run or resume the search and the confirmation, and return the outcome."""
+        plan = plan_study(self.source, self.workplace)
         if len({point.config for point in plan.points}) < 2:
             raise UsageError(
                 "there is nothing to search: of the file's configs fewer than two can run here"
@@ -112,124 +120,136 @@ class _TuneRun:
         baseline = _require_baseline(plan)
         self._warn_of_unknown_quality(plan)
         self._warn_of_short_budget(plan)
+        search_folder = self._search()
+        search = self._searched(search_folder.read())
+        winner = search.race.leader
+        elapsed_s = _elapsed_s(search.records)
+        confirmed = None
+        if winner is not None and winner != baseline:
+            fresh_folder = self._confirm(search, winner, baseline)
+            confirmed = self._confirmed(fresh_folder, search, winner, baseline)
+            elapsed_s += _elapsed_s(fresh_folder.read())
+        deploy: tuple[str, ...] = ()
+        if winner is not None:
+            deploy = recommended_deployment(search.records, winner, self.workplace.home)
+        column = search.primary_metric.metric
+        metric = next(metric for metric in METRICS.values() if metric.column == column)
+        return Tuning(
+            name=self._study.name,
+            primary_metric=MetricDefinition.of(metric),
+            limits=self._limits,
+            workload=self._study.workloads[0].name,
+            baseline=baseline,
+            tried=tuple(_tried(search, baseline)),
+            refused=search.records.plan.refusals,
+            end=search.race.end,
+            chosen=winner,
+            shortfall=search.race.shortfall,
+            confidence=self._study.measure.confidence,
+            confirmed=confirmed,
+            deploy=deploy,
+            search_folder=str(search_folder.path),
+            budget_s=self._budget_s,
+            took_s=elapsed_s,
+        )
+
+    def _search(self) -> StudyFolder:
+        """Run or resume the search, write its report, and return its folder."""
         measure = self._study.measure.with_budget((1 - CONFIRMATION_SHARE) * self._budget_s)
         source = replace(self.source, study=self._study.model_copy(update={"measure": measure}))
         part = StudyPart(self._scored_once, self._going_on)
         folder = runner.measure_study(
-            source, self.place / "search", self.observer, self.at, part=part
+            source, self.into / "search", self.observer, self.workplace, part=part
         )
-        StudyReport(folder, self.at.home).write()
-        found = self._searched(folder.read())
-        chosen, took_s = found.race.leader, _elapsed_s(found.records)
-        confirmed = None
-        if chosen is not None and chosen != baseline:
-            fresh = self._confirm(found, chosen, baseline)
-            confirmed = self._confirmed(fresh, found, chosen, baseline)
-            took_s += _elapsed_s(fresh.read())
-        return Tuning(
-            name=self._study.name,
-            primary_metric=MetricDefinition.of(
-                next(
-                    metric
-                    for metric in METRICS.values()
-                    if metric.column == found.primary_metric.metric
-                )
-            ),
-            limits=self._limits,
-            workload=self._study.workloads[0].name,
-            baseline=baseline,
-            tried=tuple(_tried(found, baseline)),
-            refused=found.records.plan.refusals,
-            end=found.race.end,
-            chosen=chosen,
-            shortfall=found.race.shortfall,
-            confidence=self._study.measure.confidence,
-            confirmed=confirmed,
-            deploy=()
-            if chosen is None
-            else recommended_deployment(found.records, chosen, self.at.home),
-            search_folder=str(folder.path),
-            budget_s=self._budget_s,
-            took_s=took_s,
-        )
+        StudyReport(folder, self.workplace.home).write()
+        return folder
 
     def _warn_of_unknown_quality(self, plan: Plan) -> None:
+        """Warn if the quality loss of an engine's configs cannot be computed, for lack of an
+        unquantized variant."""
         if self._tune.max_quality_loss is None:
             return
-        alone = [
-            config
-            for config in plan.quality
-            if config != baseline_of(plan) and quality_baseline(config, plan) is None
-        ]
-        engines = dict.fromkeys(plan.study.engine(config.engine).engine for config in alone)
+        baseline = baseline_of(plan)
+        engines: list[str] = []
+        for config in plan.quality:
+            if config != baseline and quality_baseline(config, plan) is None:
+                engines.append(plan.study.engine(config.engine).engine)
         if engines:
             self.observer.warn(
-                f"no config on {', '.join(engines)} can meet max_quality_loss, since the study has no unquantized "
-                "variant there to compare with; add the recipe bf16, or gguf-bf16 for llama.cpp"
+                f"no config on {', '.join(dict.fromkeys(engines))} can meet max_quality_loss, "
+                "since the study has no unquantized variant there to compare with; "
+                "add the recipe bf16, or gguf-bf16 for llama.cpp"
             )
 
     def _warn_of_short_budget(self, plan: Plan) -> None:
-        """Warn if it does not pay for the fewest starts of every config, each with a warm-up and a round."""
-        estimator, needed_s = estimator_of(plan, self.at), 0.0
+        """Warn if the budget is too short for the fewest starts of every config, each with a
+        warm-up and a round."""
+        estimator = estimator_of(plan, self.workplace)
+        needed_s = 0.0
         for point in plan.points:
             load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + TOUCH_S
             needed_s += FEWEST_BLOCKS * (estimator.start_s(point.config.engine) + STOP_S + load_s)
         if needed_s > (1 - CONFIRMATION_SHARE) * self._budget_s:
             self.observer.warn(
-                f"{FEWEST_BLOCKS} starts of each config take about {show_duration(needed_s)}, more than a search with "
-                "this budget has; raise it, or write fewer settings into the file"
+                f"{FEWEST_BLOCKS} starts of each config take about {show_duration(needed_s)}, "
+                "more than a search with this budget has; "
+                "raise it, or write fewer settings into the file"
             )
 
     def _scored_once(self, plan: Plan) -> Plan:
         """Return the plan with the quality of one setup for each variant, engine and KV cache."""
         timed = {point.config for point in plan.points}
-        spoken_for = {_scored_as(config, plan) for config in plan.quality if config in timed}
-        baselines = {quality_baseline(config, plan) for config in spoken_for} - {None}
-        return _part_of(plan, timed, spoken_for | baselines)
+        scored = {_scored_as(config, plan) for config in plan.quality if config in timed}
+        baselines = {quality_baseline(config, plan) for config in scored} - {None}
+        return _part_of(plan, timed, scored | baselines)
 
     def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
+        """Return the points that may still be the best after so many blocks. None are left when the
+        race has ended."""
         records = folder.read()
-        seen = replace(
+        records = replace(
             records,
             trials=[trial for trial in records.trials if trial.block < blocks],
             instances=[instance for instance in records.instances if instance.block < blocks],
         )
-        found = self._searched(seen).race
-        if found.end is not None:
+        race = self._searched(records).race
+        if race.end is not None:
             return frozenset()
-        left = set(found.left)
-        self.observer.note(f"{len(left)} of {len(seen.plan.configs)} configs may be the best")
-        return frozenset(point for point in seen.plan.points if point.config in left)
+        left = set(race.left)
+        self.observer.note(f"{len(left)} of {len(records.plan.configs)} configs may be the best")
+        return frozenset(point for point in records.plan.points if point.config in left)
 
     def _searched(self, records: StudyRecords) -> _Searched:
+        """Return the state of the search. A config whose quality was not measured gets the values
+        of the config that was measured for it."""
         summary = summarize(records)
-        known = {row.config: row for row in summary.quality}
-        shared = [
-            known[scored].model_copy(update={"config": point.config})
-            for point in records.plan.points
-            if point.config not in known
-            and (scored := _scored_as(point.config, records.plan)) in known
-        ]
+        quality = {row.config: row for row in summary.quality}
+        shared = []
+        for point in records.plan.points:
+            row = quality.get(_scored_as(point.config, records.plan))
+            if point.config not in quality and row is not None:
+                shared.append(row.model_copy(update={"config": point.config}))
         summary = summary.model_copy(update={"quality": (*summary.quality, *shared)})
         judged = {entry.config: entry for entry in _judged(summary, self._limits)}
         primary_metric = primary_metric_of(records.plan)
         race = race_of(records, judged.values(), primary_metric, self._tune.within)
         return _Searched(records, judged, race, primary_metric)
 
-    def _confirm(self, found: _Searched, chosen: Config, baseline: Config) -> StudyFolder:
-        """In a folder of its own; one that has confirmed another choice stays as it is."""
-        both = {chosen, baseline}
+    def _confirm(self, search: _Searched, winner: Config, baseline: Config) -> StudyFolder:
+        """Measure the winner and the baseline in a fresh folder, and return it. A folder that has
+        confirmed another winner stays unchanged."""
+        both = {winner, baseline}
         for number in count(1):
-            folder = StudyFolder(
-                self.place / ("confirmation" if number == 1 else f"confirmation-{number}")
-            )
+            name = "confirmation" if number == 1 else f"confirmation-{number}"
+            folder = StudyFolder(self.into / name)
             lock = folder.lock()
             if lock is None or {point.config for point in lock.plan.points} == both:
                 break
         if lock is None:
-            measure, quality = self._planner(found, chosen, baseline).plan()
-        else:  # one that is under way, or complete, stays as it was planned
-            measure, quality = lock.plan.study.measure, lock.plan.study.quality
+            measure, quality = self._planner(search, winner, baseline).plan()
+        else:  # a started or complete confirmation keeps its plan
+            measure = lock.plan.study.measure
+            quality = lock.plan.study.quality
         study = self._study.model_copy(
             update={
                 **dict.fromkeys(self._study.sections),
@@ -239,38 +259,46 @@ class _TuneRun:
             }
         )
         self.observer.note(
-            f"confirming {chosen.name}: {plural(measure.starts.min, 'start')} beside the baseline"
+            f"confirming {winner.name}: {plural(measure.starts.min, 'start')} beside the baseline"
         )
         part = StudyPart(
-            lambda plan: _part_of(plan, both, {chosen, quality_baseline(chosen, plan)})
+            lambda plan: _part_of(plan, both, {winner, quality_baseline(winner, plan)})
         )
         source = StudySource.of(study, self.source.folder)
-        runner.measure_study(source, folder.path, self.observer, self.at, part=part)
-        StudyReport(folder, self.at.home).write()
+        runner.measure_study(source, folder.path, self.observer, self.workplace, part=part)
+        StudyReport(folder, self.workplace.home).write()
         return folder
 
-    def _planner(self, found: _Searched, chosen: Config, baseline: Config) -> ConfirmationPlanner:
-        estimator = estimator_of(found.records.plan, self.at)
-        for instance in found.records.instances:
+    def _planner(self, search: _Searched, winner: Config, baseline: Config) -> ConfirmationPlanner:
+        """Return the planner of the confirmation, with the times of the search."""
+        records = search.records
+        estimator = estimator_of(records.plan, self.workplace)
+        for instance in records.instances:
             estimator.add(instance)
-        for trial in found.records.trials:
+        for trial in records.trials:
             estimator.add(trial)
-        left_s = self._budget_s - _elapsed_s(found.records)
-        scored_as = _scored_as(chosen, found.records.plan)
+        left_s = self._budget_s - _elapsed_s(records)
+        scored_as = _scored_as(winner, records.plan)
         return ConfirmationPlanner(
-            self._study, found.records, estimator, chosen, scored_as, baseline, left_s
+            self._study, records, estimator, winner, scored_as, baseline, left_s
         )
 
     def _confirmed(
-        self, folder: StudyFolder, found: _Searched, chosen: Config, baseline: Config
+        self, folder: StudyFolder, search: _Searched, winner: Config, baseline: Config
     ) -> Confirmed:
+        """Return the result of the confirmation. Without fresh quality, the quality loss
+        comes from the search."""
         records = folder.read()
         summary = summarize(records)
-        scored = records.plan.quality
-        limits = self._limits if scored else self._limits.model_copy(update={"quality_loss": None})
-        best = next(entry for entry in _judged(summary, limits) if entry.config == chosen)
-        kept = () if scored else found.judged[chosen].findings
-        ratio = _ratio(records, found.primary_metric, chosen, baseline)
+        limits = self._limits
+        search_findings: tuple[Finding, ...] = ()
+        if not records.plan.quality:
+            limits = limits.model_copy(update={"quality_loss": None})
+            search_findings = search.judged[winner].findings
+        quality_findings = [item for item in search_findings if item.name == QUALITY_LOSS]
+        best = next(entry for entry in _judged(summary, limits) if entry.config == winner)
+        ratio = _ratio(records, search.primary_metric, winner, baseline)
+        windows = next((row.windows for row in summary.quality if row.config == winner), None)
         return Confirmed(
             folder=str(folder.path),
             starts=records.study.measure.starts.min,
@@ -278,17 +306,13 @@ class _TuneRun:
             ratio=ratio,
             is_gain=ratio is not None and ratio.is_above(1),
             figure=best.figure,
-            findings=(
-                *best.findings,
-                *(finding for finding in kept if finding.name == QUALITY_LOSS),
-            ),
-            windows=next((row.windows for row in summary.quality if row.config == chosen), None)
-            or None,
+            findings=(*best.findings, *quality_findings),
+            windows=windows or None,
         )
 
 
 def _require_baseline(plan: Plan) -> Config:
-    """What the winner is to be compared with; raises UsageError where it cannot run."""
+    """Return the baseline of the study. Raise UsageError if it cannot run."""
     baseline = baseline_of(plan)
     assert baseline is not None  # the plan was checked
     if all(point.config != baseline for point in plan.points):
@@ -300,7 +324,8 @@ def _require_baseline(plan: Plan) -> Config:
 
 
 def _scored_as(config: Config, plan: Plan) -> Config:
-    """Return whose quality stands for a config's in the search: the first with its variant, engine and KV cache."""
+    """Return the config whose quality represents `config` in the search: the first with the same
+    variant, engine and KV cache."""
 
     def kind(config: Config) -> tuple[str, str, str | None]:
         setup = plan.study.engine(config.engine)
@@ -310,10 +335,11 @@ def _scored_as(config: Config, plan: Plan) -> Config:
 
 
 def _part_of(plan: Plan, timed: Collection[Config], scored: Collection[Config | None]) -> Plan:
-    """The plan with the speed of some configs and the quality of others; what was refused stays, with its reason."""
+    """Return the plan with only the speed of `timed` and the quality of `scored`. Refused points
+    stay with their reasons."""
     refused = {refusal.point.config for refusal in plan.refusals}
-    wanted = {config for config in plan.configs if config in timed or config in scored}
-    part = plan.only(wanted | refused)
+    selected = {config for config in plan.configs if config in timed or config in scored}
+    part = plan.only(selected | refused)
     return part.model_copy(
         update={
             "points": tuple(point for point in part.points if point.config in timed),
@@ -330,43 +356,46 @@ def _elapsed_s(records: StudyRecords) -> float:
     return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
 
 
-def _tried(found: _Searched, baseline: Config) -> list[Tried]:
-    """By what became of them, then the best first."""
-    records, metric = found.records, found.primary_metric
+def _tried(search: _Searched, baseline: Config) -> list[Tried]:
+    """Return the configs of the search, sorted by fate, then with the best first."""
+    records = search.records
+    metric = search.primary_metric
     blocks = {(trial.point.config, trial.block) for trial in records.trials if trial.counts}
     starts = Counter(config for config, _ in blocks)
     tried = []
     for config in dict.fromkeys(point.config for point in records.plan.points):
-        judged = found.judged[config]
+        judged = search.judged[config]
+        ratio = None
+        if config != baseline:
+            ratio = _ratio(records, metric, config, baseline)
         tried.append(
             Tried(
                 config=config,
-                fate=_fate(found.race, judged),
+                fate=_fate(search.race, judged),
                 starts=starts[config],
                 figure=judged.figure,
-                ratio_to_baseline=None
-                if config == baseline
-                else _ratio(records, metric, config, baseline),
+                ratio_to_baseline=ratio,
                 findings=judged.findings,
                 reason=_reason(judged),
             )
         )
-    best_first = -1 if metric.higher_is_better else 1
-    return sorted(
-        tried,
-        key=lambda entry: (
-            _FATES.index(entry.fate),
-            best_first * (entry.figure.value if entry.figure else 0.0),
-        ),
-    )
+    sign = -1 if metric.higher_is_better else 1
+
+    def order(entry: Tried) -> tuple[int, float]:
+        value = entry.figure.value if entry.figure else 0.0
+        return _FATES.index(entry.fate), sign * value
+
+    return sorted(tried, key=order)
 
 
 def _ratio(
     records: StudyRecords, metric: PrimaryMetric, config: Config, other: Config
 ) -> Estimate | None:
-    """Above 1 where `config` is better."""
+    """Return how much better `config` is than `other`: above 1 if it is better, None without a
+    common block."""
     for table in pairs_by_workload(records.trials, metric, baseline_of(records.plan)).values():
-        if pair := table.between(config, other):
+        pair = table.between(config, other)
+        if pair:
             return pair.ratio(records.study.measure.confidence)
     return None
 
@@ -384,8 +413,6 @@ def _fate(race: Race, judged: Judged) -> Fate:
 def _reason(judged: Judged) -> str:
     if judged.figure is None:
         return judged.why_no_result
-    return (
-        f"{judged.failed_trials} of its {judged.trials} trials failed"
-        if judged.failed_trials
-        else ""
-    )
+    if judged.failed_trials:
+        return f"{judged.failed_trials} of its {judged.trials} trials failed"
+    return ""

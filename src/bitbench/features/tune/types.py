@@ -1,5 +1,5 @@
-"""The key `tune` of a study file, and what `bitbench tune` found: what was searched, what was ruled out and why,
-what a fresh study says of the best."""
+"""The key `tune` of a study file, and the result of `bitbench tune`: the configs of the search, the
+reasons against them, and the confirmation of the winner in a fresh study."""
 
 from enum import StrEnum
 
@@ -45,13 +45,13 @@ class Tune(StudySection):
 class RaceEnd(StrEnum):
     """Why a search ended."""
 
-    FOUND = "found"  # nothing that was searched is better than its best by more than was asked for
+    FOUND = "found"  # no other config is better than the leader by more than `within`
     BUDGET = "budget spent"
     NONE_MEETS = "no config meets the limits"
 
 
 class Fate(StrEnum):
-    """What became of a config in the search."""
+    """The outcome of a config in the search."""
 
     BEST = "best"
     LEFT = "may be as good"
@@ -61,7 +61,8 @@ class Fate(StrEnum):
 
 
 class Tried(Record):
-    """A config of the search. Its ratio helped to choose, and the best of many such ratios is too good."""
+    """A config of the search. Its ratio helped to choose, so the best ratio has a selection
+    bias."""
 
     config: Config
     fate: Fate
@@ -69,60 +70,52 @@ class Tried(Record):
     figure: Estimate | None = None
     ratio_to_baseline: Estimate | None = None  # above 1 is better
     findings: tuple[Finding, ...] = ()
-    reason: str = ""  # why it was ruled out, where that is no limit, or has no result
+    reason: str = ""  # why it has no result, or was ruled out for another reason than a limit
 
 
 class Confirmed(Record):
-    """The best and the baseline, both started anew in a study that the search knew nothing of."""
+    """The winner and the baseline, re-measured in a study that is independent of the search."""
 
     folder: str
-    starts: int  # of each
-    rounds: int  # trials of each in each start
-    ratio: (
-        Estimate | None
-    )  # above 1: the best is better; None where one of the two has too few results
+    starts: int  # of each config
+    rounds: int  # trials of each config in each start
+    ratio: Estimate | None  # above 1 if the winner is better, None with too few results
     is_gain: bool  # the whole interval of the ratio is above 1
     figure: Estimate | None
     findings: tuple[Finding, ...] = ()
-    windows: int | None = (
-        None  # of fresh text, that quality was judged by; None: it was not, or by the search's
-    )
+    # Windows of fresh text for quality, None without quality, or if it comes from the search.
+    windows: int | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """Of all limits together."""
+        """The verdict of all limits together."""
         return recommendation_verdict(self.figure, self.findings)
 
 
 class Tuning(Record):
-    """`tried`: the configs that were searched, the best first."""
+    """The result of a search. `tried` lists its configs with the best first."""
 
     name: str
-    primary_metric: MetricDefinition  # the figure that is raced by
+    primary_metric: MetricDefinition  # the metric of the race
     limits: Limits
     workload: str
     baseline: Config
     tried: tuple[Tried, ...]
     refused: tuple[Refusal, ...]
-    end: RaceEnd | None  # None: it was interrupted
+    end: RaceEnd | None  # None if it was interrupted
     chosen: Config | None
-    shortfall: (
-        float | None
-    )  # no other that was searched is better than the chosen one by more, with confidence
+    shortfall: float | None  # upper bound on how much better another config of the search may be
     confidence: float
-    confirmed: (
-        Confirmed | None
-    )  # None: nothing to confirm, since none was chosen, or the baseline itself
-    deploy: tuple[
-        str, ...
-    ]  # the command that serves the chosen one, as words for a shell; empty: its engine has none
+    confirmed: Confirmed | None  # None if nothing was chosen, or the baseline itself
+    # The words of the shell command that serves the chosen config, empty if its engine has none.
+    deploy: tuple[str, ...]
     search_folder: str
     budget_s: float
     took_s: float
 
     @property
     def chosen_verdict(self) -> Verdict:
-        """Of the chosen one and its limits: as confirmed, or as searched where it is the baseline."""
+        """The verdict of the chosen config's limits, from the confirmation if there is one."""
         if self.confirmed is not None:
             return self.confirmed.verdict
         return worst_limit_check(finding.verdict for finding in self.chosen_findings)
@@ -135,17 +128,18 @@ class Tuning(Record):
 
     @property
     def exit_code(self) -> ExitCode:
-        """DONE: the best meets every limit, and its gain is confirmed, or it is the baseline and was compared."""
+        """DONE if the winner meets every limit and its gain is confirmed, or if it is the baseline
+        and was compared with the others."""
         if not any(tried.figure for tried in self.tried):
             return ExitCode.NOTHING_MEASURED
         if self.chosen is None:
-            open_ = any(tried.fate in (Fate.LEFT, Fate.BEATEN) for tried in self.tried)
-            return ExitCode.INCONCLUSIVE if open_ else ExitCode.FAILED
+            is_open = any(tried.fate in (Fate.LEFT, Fate.BEATEN) for tried in self.tried)
+            return ExitCode.INCONCLUSIVE if is_open else ExitCode.FAILED
         if self.chosen_verdict is Verdict.MISSED:
             return ExitCode.FAILED
-        is_best = self.shortfall is not None if self.confirmed is None else self.confirmed.is_gain
-        return (
-            ExitCode.DONE
-            if is_best and self.chosen_verdict is Verdict.MET
-            else ExitCode.INCONCLUSIVE
-        )
+        is_best = self.shortfall is not None
+        if self.confirmed is not None:
+            is_best = self.confirmed.is_gain
+        if is_best and self.chosen_verdict is Verdict.MET:
+            return ExitCode.DONE
+        return ExitCode.INCONCLUSIVE

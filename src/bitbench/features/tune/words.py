@@ -1,11 +1,12 @@
-"""What a search found: the command to run, what a fresh study says of it, and what became of everything else."""
+"""The text of a search's result: the command to run, its confirmation, and the outcome of every
+config."""
 
 from collections import Counter
 from collections.abc import Iterator
 
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
-from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tuning
+from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
 from bitbench.reports.answers.recommend import (
     deployment_section,
     recommendation_goal_phrase,
@@ -32,6 +33,8 @@ from bitbench.reports.document.numbers import (
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
+    Shown,
+    Words,
     bullets,
     joined,
     listing,
@@ -51,71 +54,73 @@ from bitbench.reports.labels import Labels
 from bitbench.util.units import show_duration
 
 MAX_CAUSE = 160
-FEW = 3  # names in a list that the table repeats
+FEW = 3  # names per list, since the table repeats them
 
 
-def tuning_document(found: Tuning) -> Document:
-    deploy = [deployment_section("it", found.deploy)] if found.deploy else []
+def tuning_document(tuning: Tuning) -> Document:
+    """Return the page that answers `bitbench tune`."""
+    deploy = [deployment_section("it", tuning.deploy)] if tuning.deploy else []
     return Document(
-        say("What to run: ", found.name),
+        say("What to run: ", tuning.name),
         (
-            paragraph("Asked for: ", _asked(found), f", in {show_duration(found.budget_s)}."),
-            Paragraph(_searched(found)),
-            Paragraph(_verdict(found)),
+            paragraph("Asked for: ", _asked(tuning), f", in {show_duration(tuning.budget_s)}."),
+            Paragraph(_searched(tuning)),
+            Paragraph(_verdict(tuning)),
         ),
-        (_section(found), *deploy, _what_to_know(found)),
+        (_section(tuning), *deploy, _what_to_know(tuning)),
     )
 
 
-def _asked(found: Tuning) -> Phrase:
-    most = "highest" if found.primary_metric.higher_is_better else "lowest"
-    goal = f"the {most} {found.primary_metric.name}"
-    return say(
-        recommendation_goal_phrase(goal, found.limits, "peak memory"), " on ", Name(found.workload)
-    )
+def _asked(tuning: Tuning) -> Phrase:
+    most = "highest" if tuning.primary_metric.higher_is_better else "lowest"
+    goal = f"the {most} {tuning.primary_metric.name}"
+    goal_phrase = recommendation_goal_phrase(goal, tuning.limits, "peak memory")
+    return say(goal_phrase, " on ", Name(tuning.workload))
 
 
-def _searched(found: Tuning) -> Phrase:
-    outcome = f"Searched {plural(len(found.tried), 'config')} in {show_duration(found.took_s)}."
-    if found.chosen is None or found.shortfall is None:
+def _searched(tuning: Tuning) -> Phrase:
+    outcome = f"Searched {plural(len(tuning.tried), 'config')} in {show_duration(tuning.took_s)}."
+    if tuning.chosen is None or tuning.shortfall is None:
         return say(outcome)
-    confidence = percent(found.confidence)
-    if found.shortfall == 0:
+    confidence = percent(tuning.confidence)
+    if tuning.shortfall == 0:
         return say(
             outcome,
             f" Every other one is worse than the best, or ruled out, with {confidence} confidence.",
         )
-    left = sum(tried.fate is Fate.LEFT for tried in found.tried)
-    bound = f"with {confidence} confidence by at most {percent(found.shortfall)}"
+    left = sum(tried.fate is Fate.LEFT for tried in tuning.tried)
+    bound = f"with {confidence} confidence by at most {percent(tuning.shortfall)}"
     return say(outcome, f" {plural(left, 'other')} may be as good or better, {bound}.")
 
 
-def _verdict(found: Tuning) -> Phrase:
-    if found.chosen is None:
-        return strong(_none_chosen(found))
-    chosen, is_open = Name(found.chosen.name), found.chosen_verdict is Verdict.INCONCLUSIVE
-    doubt = ", but whether it meets its limits is inconclusive" if is_open else ""
-    if found.confirmed is not None:
-        return say(_confirmed(found, found.confirmed, chosen, doubt), _limits(found))
-    if found.shortfall is None:
+def _verdict(tuning: Tuning) -> Phrase:
+    if tuning.chosen is None:
+        return strong(_none_chosen(tuning))
+    chosen = Name(tuning.chosen.name)
+    doubt = ""
+    if tuning.chosen_verdict is Verdict.INCONCLUSIVE:
+        doubt = ", but whether it meets its limits is inconclusive"
+    if tuning.confirmed is not None:
+        return say(_confirmed(tuning, tuning.confirmed, chosen, doubt), _limits(tuning))
+    if tuning.shortfall is None:
         head = strong("Inconclusive. Keep the baseline ", chosen, f" for now{doubt}.")
         return say(
             head,
             " Some have too few results beside it; the same command measures on.",
-            _limits(found),
+            _limits(tuning),
         )
-    return say(strong("Keep the baseline ", chosen, f"{doubt}."), _limits(found))
+    return say(strong("Keep the baseline ", chosen, f"{doubt}."), _limits(tuning))
 
 
-def _none_chosen(found: Tuning) -> str:
-    if not any(tried.figure for tried in found.tried):
+def _none_chosen(tuning: Tuning) -> str:
+    if not any(tried.figure for tried in tuning.tried):
         return "No config has a result."
-    if found.end is RaceEnd.NONE_MEETS:
+    if tuning.end is RaceEnd.NONE_MEETS:
         return "No config meets the limits."
     return "Inconclusive: no config is known to meet the limits."
 
 
-def _confirmed(found: Tuning, confirmed: Confirmed, chosen: Name, doubt: str) -> Phrase:
+def _confirmed(tuning: Tuning, confirmed: Confirmed, chosen: Name, doubt: str) -> Phrase:
     if confirmed.figure is None:
         head = strong(
             "Nothing is confirmed: the best of the search, ",
@@ -129,38 +134,41 @@ def _confirmed(found: Tuning, confirmed: Confirmed, chosen: Name, doubt: str) ->
         head = strong("Use ", chosen, f"{doubt}.")
     else:
         head = strong("The gain of ", chosen, " is not confirmed.")
-    figure = estimated(confirmed.figure, found.primary_metric)
-    starts = f" ({plural(confirmed.starts, 'fresh start')} × {plural(confirmed.rounds, 'round')} of each)"
-    beside: Phrase = say("; the baseline has too few results there to compare it with")
-    if confirmed.ratio is not None:
-        baseline = say("the baseline ", Name(found.baseline.name))
-        beside = say(
-            ", ", times(confirmed.ratio), " ", ratio_meaning(found.primary_metric, baseline), starts
-        )
-    return say(head, f" In a fresh study, its {found.primary_metric.name} is ", figure, beside, ".")
+    metric = tuning.primary_metric
+    if confirmed.ratio is None:
+        ratio = say("; the baseline has too few results there to compare it with")
+    else:
+        starts = plural(confirmed.starts, "fresh start")
+        rounds = plural(confirmed.rounds, "round")
+        baseline = say("the baseline ", Name(tuning.baseline.name))
+        meaning = ratio_meaning(metric, baseline)
+        ratio = say(", ", times(confirmed.ratio), " ", meaning, f" ({starts} × {rounds} of each)")
+    figure = estimated(confirmed.figure, metric)
+    return say(head, f" In a fresh study, its {metric.name} is ", figure, ratio, ".")
 
 
-def _limits(found: Tuning) -> Phrase:
-    said: list[Phrase] = []
-    for finding in found.chosen_findings:
+def _limits(tuning: Tuning) -> Phrase:
+    """Return each limit of the chosen config with its verdict. Empty without limits."""
+    phrases: list[Phrase] = []
+    for finding in tuning.chosen_findings:
         basis = ""
         if (
             finding.name == QUALITY_LOSS
             and finding.value is not None
-            and found.confirmed is not None
+            and tuning.confirmed is not None
         ):
-            fresh = found.confirmed.windows
-            basis = (
-                "on the search's own windows"
-                if fresh is None
-                else f"on {plural(fresh, 'window')} of fresh text"
-            )
-        said.append(say(f"{finding.verdict.value}: ", _held(finding, basis)))
-    return say(" Limits: ", joined(said, "; "), ".") if said else ()
+            windows = tuning.confirmed.windows
+            basis = "on the search's own windows"
+            if windows is not None:
+                basis = f"on {plural(windows, 'window')} of fresh text"
+        phrases.append(say(f"{finding.verdict.value}: ", _held(finding, basis)))
+    if not phrases:
+        return ()
+    return say(" Limits: ", joined(phrases, "; "), ".")
 
 
 def _held(finding: Finding, basis: str = "") -> Phrase:
-    """`ttft 24 [23, 25] ms against 100 ms`"""
+    """Return a finding with its limit, such as `ttft 24 [23, 25] ms against 100 ms`."""
     why = f" ({finding.reason})" if finding.reason else ""
     if finding.value is None:
         return say(f"{finding.name}{why}")
@@ -168,75 +176,77 @@ def _held(finding: Finding, basis: str = "") -> Phrase:
     return say(f"{finding.name} ", finding_quantity(finding, basis), f" against {limit}{why}")
 
 
-def _section(found: Tuning) -> Section:
-    labels = Labels((tried.config for tried in found.tried), MAX_NAME)
+def _section(tuning: Tuning) -> Section:
+    labels = Labels((tried.config for tried in tuning.tried), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
-    refused = Counter(refusal.reason for refusal in found.refused)
-    reasons = [
-        *_out(found),
-        *(
-            say(f"Not applicable ({plural(configs, 'config')}): {plain_words(reason, MAX_CAUSE)}")
-            for reason, configs in refused.items()
-        ),
-    ]
+    lines = list(_out(tuning))
+    refused = Counter(refusal.reason for refusal in tuning.refused)
+    for reason, count in refused.items():
+        configs = plural(count, "config")
+        lines.append(say(f"Not applicable ({configs}): {plain_words(reason, MAX_CAUSE)}"))
     return Section(
         say("What was searched"),
-        (*shared, _table(found, labels), *bullets(reasons)),
+        (*shared, _table(tuning, labels), *bullets(lines)),
         in_terminal=True,
     )
 
 
-def _table(found: Tuning, labels: Labels) -> Table:
-    metric = found.primary_metric
+def _table(tuning: Tuning, labels: Labels) -> Table:
+    metric = tuning.primary_metric
+
+    def ratio(tried: Tried) -> Shown:
+        if tried.config == tuning.baseline:
+            return "baseline"
+        return times(tried.ratio_to_baseline)
+
+    def limits(tried: Tried) -> str:
+        marks = (f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings)
+        return ", ".join(marks)
+
     return table(
-        found.tried,
+        tuning.tried,
         words_column("Outcome", lambda tried: tried.fate.value),
         words_column("Config", lambda tried: Name(labels[tried.config])),
-        ratio_column(
-            "vs. baseline",
-            lambda tried: (
-                "baseline" if tried.config == found.baseline else times(tried.ratio_to_baseline)
-            ),
-        ),
+        ratio_column("vs. baseline", ratio),
         number_column(
             metric.label, quantity_unit(metric), lambda tried: estimated(tried.figure, metric)
         ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
-        words_column(
-            "Limits",
-            lambda tried: ", ".join(
-                f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings
-            ),
-            shown_from=100,
-        ),
-        mark=lambda tried: Mark.BEST if tried.config == found.chosen else None,
+        words_column("Limits", limits, shown_from=100),
+        mark=lambda tried: Mark.BEST if tried.config == tuning.chosen else None,
     )
 
 
-def _out(found: Tuning) -> Iterator[Phrase]:
-    """One line per reason, which several may share: why a config cannot be chosen, or was not."""
+def _out(tuning: Tuning) -> Iterator[Phrase]:
+    """Yield one line per reason why configs cannot be chosen, or were not, with these configs."""
     reasons: dict[Phrase, list[str]] = {}
-    for tried in found.tried:
+    for tried in tuning.tried:
         if tried.fate not in (Fate.LEFT, Fate.RULED_OUT, Fate.NO_RESULT):
             continue
-        own = [plain_words(tried.reason, MAX_CAUSE)] if tried.reason else []
-        unmet = [_held(finding) for finding in tried.findings if finding.verdict is not Verdict.MET]
-        if own or unmet:
-            reasons.setdefault(
-                say(f"{tried.fate.value.capitalize()}: ", joined([*own, *unmet], "; ")), []
-            ).append(tried.config.name)
+        causes: list[Words] = []
+        if tried.reason:
+            causes.append(plain_words(tried.reason, MAX_CAUSE))
+        for finding in tried.findings:
+            if finding.verdict is not Verdict.MET:
+                causes.append(_held(finding))
+        if causes:
+            reason = say(f"{tried.fate.value.capitalize()}: ", joined(causes, "; "))
+            reasons.setdefault(reason, []).append(tried.config.name)
     for reason, configs in reasons.items():
         yield say(reason, ": ", listing(name_phrases(configs), most=FEW), ".")
 
 
-def _what_to_know(found: Tuning) -> Section:
-    folders = [found.search_folder, *([found.confirmed.folder] if found.confirmed else [])]
+def _what_to_know(tuning: Tuning) -> Section:
+    folders = [tuning.search_folder]
+    if tuning.confirmed:
+        folders.append(tuning.confirmed.folder)
     reports = listing(name_phrases(f"{folder}/report/index.html" for folder in folders))
     notes: list[Phrase] = [say("Reports: ", reports, ".")]
-    if found.confirmed is not None:
+    if tuning.confirmed is not None:
         notes.append(
             say(
-                "The figures of the search chose the best, so they flatter it; the verdict's are fresh."
+                "The figures of the search chose the best, so they flatter it; "
+                "the verdict's are fresh."
             )
         )
     return Section(say("What to know"), bullets(notes), in_terminal=True)

@@ -1,7 +1,8 @@
-"""VPTQ, vector quantization with two codebooks: its public layout, a kernel for CPUs and one for GPUs.
+"""VPTQ, a vector quantization with two codebooks: its public layout, a CPU and a GPU kernel.
 
-Its modules need numpy alone, so that a worker in an engine's environment can use them, too. `linear`, `hugging_face`,
-`cases` and `triton_…` also need torch, transformers or triton, and are imported only where these are.
+Its modules need only numpy, so a worker in an engine's environment can also use them. `linear`,
+`hugging_face`, `cases` and `triton_…` also need torch, transformers or triton, and are imported
+only if these are installed.
 """
 
 from bitbench.feature import Feature

@@ -1,10 +1,12 @@
-"""Kernel cases of VPTQ: our native kernel on the CPU, our Triton kernel on a GPU (NOT YET RUN ON A GPU).
+"""The kernel cases of VPTQ: bitbench's native CPU kernel and its Triton kernel for GPUs.
 
-Imported where torch is, with or without triton. Under Triton's interpreter (TRITON_INTERPRET=1) the cases run on a
-processor too: far too slowly to be timed, but right or wrong as they would be on a GPU.
+The Triton kernel has NOT YET RUN ON A GPU. This module needs torch, but not triton. Under Triton's
+interpreter (TRITON_INTERPRET=1) its cases also run on a processor. They are far too slow to be
+timed there, but their results are as right or wrong as on a GPU.
 """
 
 import importlib.util
+import math
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VptqCase(Case):
-    """Codebooks of `main` and `residual` entries; indices and codebooks are random, which is hard on the caches."""
+    """The native CPU kernel with codebooks of `main` and `residual` entries.
+
+    Indices and codebooks are random, which is hard on the caches.
+    """
 
     main: int = 4096
     residual: int = 256
@@ -40,12 +45,12 @@ class VptqCase(Case):
         return None
 
     def weight_bytes(self, shape: KernelShape) -> int:
-        return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
+        stream_bytes = math.prod(self._compute_stream_shape(shape))
+        return stream_bytes + packed.VECTOR * (self.main + self.residual)
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        matrices = [
-            self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)
-        ]
+        step = self.weight_bytes(shape)
+        matrices = [self._matrix(shape, copy * step, pool) for copy in range(copies)]
         kernels = [packed.native_packed_matrix(matrix) for matrix in matrices]
         multiply = partial(
             native_linear_product, activation_bits=self.activation_bits, threads=pool.threads
@@ -53,15 +58,14 @@ class VptqCase(Case):
         return Prepared(
             run=lambda x, copy: multiply(kernels[copy], x, shape.out_features),
             reference=lambda rows: _packed_rows(matrices[0], rows),
-            weight_bytes=self.weight_bytes(shape),
+            weight_bytes=step,
         )
 
-    def _stream_bytes(self, shape: KernelShape) -> int:
-        blocks, strips = (
-            -(-shape.out_features // packed.VECTOR),
-            -(-shape.in_features // packed.STRIP),
-        )
-        return blocks * strips * packed.strip_bytes(self._main_bits, self._residual_bits)
+    def _compute_stream_shape(self, shape: KernelShape) -> tuple[int, int, int]:
+        """Return the blocks, the strips of a block, and the bytes of a strip."""
+        blocks = -(-shape.out_features // packed.VECTOR)
+        strips = -(-shape.in_features // packed.STRIP)
+        return blocks, strips, packed.strip_bytes(self._main_bits, self._residual_bits)
 
     @property
     def _main_bits(self) -> int:
@@ -72,43 +76,39 @@ class VptqCase(Case):
         return packed.packed_index_bits(self.residual, packed.RESIDUAL_BITS)
 
     def _matrix(self, shape: KernelShape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
-        stream_bytes = self._stream_bytes(shape)
-        blocks, strips = (
-            -(-shape.out_features // packed.VECTOR),
-            -(-shape.in_features // packed.STRIP),
-        )
-        stream = pool.bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
+        """Return a matrix whose arrays are in the pool, one after the other."""
+        stream_shape = self._compute_stream_shape(shape)
+        stream_bytes = math.prod(stream_shape)
+        stream = pool.bytes_at(offset, stream_bytes).numpy().reshape(stream_shape)
         offset += stream_bytes
         books = []
         for entries, bits, scale in (
             (self.main, self._main_bits, 2**-7),
             (self.residual, self._residual_bits, 2**-9),
         ):
-            book = (
-                pool.bytes_at(offset, entries * packed.VECTOR)
-                .numpy()
-                .reshape(entries, packed.VECTOR)
-            )
+            book_bytes = entries * packed.VECTOR
+            book = pool.bytes_at(offset, book_bytes).numpy().reshape(entries, packed.VECTOR)
             books.append(packed.PackedCodebook(book, scale, bits))
-            offset += entries * packed.VECTOR
+            offset += book_bytes
         segment = packed.PackedSegment(shape.in_features, books[0], books[1], stream)
         return packed.PackedMatrix(shape.in_features, shape.out_features, (segment,))
 
 
 def _packed_rows(matrix: packed.PackedMatrix, rows: slice) -> npt.NDArray[np.float64]:
-    last = matrix.out_features if rows.stop is None else rows.stop
-    return packed.dequantize_packed(
-        matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR))
-    )
+    end = matrix.out_features if rows.stop is None else rows.stop
+    blocks = slice(rows.start // packed.VECTOR, -(-end // packed.VECTOR))
+    return packed.dequantize_packed(matrix, blocks)
 
 
 def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
+    ending = "-a16" if bits == 16 else ""
+    allowed_error = 0.02 if bits == 8 else 2e-4
     return VptqCase(
-        name=f"vptq-{main}-{residual}" + ("-a16" if bits == 16 else ""),
+        name=f"vptq-{main}-{residual}{ending}",
         main=main,
         residual=residual,
         activation_bits=bits,
-        allowed_error=0.02 if bits == 8 else 2e-4,
+        allowed_error=allowed_error,
         labels={"main_centroids": main, "residual_centroids": residual, "activation_bits": bits},
         on_request=on_request,
     )
@@ -127,25 +127,28 @@ V65536_256_A16 = _case(65536, 256, 16, on_request=True)
 
 
 VECTOR = 8
-ALIGNED = 64  # bytes: where the pool lets a piece begin
+ALIGNED = 64  # bytes: pieces of the pool begin at multiples of it
 DEVICES = ("cuda", "cpu") if os.environ.get("TRITON_INTERPRET") == "1" else ("cuda",)
 
 
 @dataclass(frozen=True)
 class TritonVptq(Case):
-    """Codebooks of `main` and `residual` entries; indices and codebooks are random, which is hard on the caches."""
+    """The Triton kernel with codebooks of `main` and `residual` entries.
+
+    Indices and codebooks are random, which is hard on the caches.
+    """
 
     main: int = 4096
     residual: int = 256
     devices: tuple[str, ...] = DEVICES
     check_dtype: str = "float32"
-    allowed_error: float = 2e-4  # single precision, in sums of another order than the reference's
+    allowed_error: float = 2e-4  # single precision: the reference adds in another order
     batches: tuple[int, int] = (1, 8)  # `TRITON_ROWS` of `bitbench.features.vptq.linear`
 
     def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
-        return (
-            "triton is not installed here" if importlib.util.find_spec("triton") is None else None
-        )
+        if importlib.util.find_spec("triton") is None:
+            return "triton is not installed here"
+        return None
 
     def weight_bytes(self, shape: KernelShape) -> int:
         rows, row_words = self._form(shape)
@@ -165,9 +168,10 @@ class TritonVptq(Case):
         return (self.main - 1).bit_length(), (self.residual - 1).bit_length()
 
     def _form(self, shape: KernelShape) -> tuple[int, int]:
-        return -(-shape.out_features // VECTOR), -(
-            -shape.in_features * sum(self._bits) // WORD_BITS
-        )
+        """Return the rows of vectors, and the words of such a row."""
+        rows = -(-shape.out_features // VECTOR)
+        row_words = -(-shape.in_features * sum(self._bits) // WORD_BITS)
+        return rows, row_words
 
     def _segment(self, shape: KernelShape, offset: int, pool: WeightPool) -> "Segment":
         from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
@@ -176,18 +180,16 @@ class TritonVptq(Case):
         words = pool.bytes_at(offset, 4 * rows * row_words).view(torch.int32).view(rows, row_words)
         books = []
         for entries, scale, start in ((self.main, 1.0, 0), (self.residual, 0.25, self.main)):
-            numbers = pool.bfloat16_at(offset // 2 + VECTOR * start, VECTOR * entries).view(
-                entries, VECTOR
-            )
-            books.append((scale * numbers).to(CODEBOOK_TYPE))
+            numbers = pool.bfloat16_at(offset // 2 + VECTOR * start, VECTOR * entries)
+            books.append((scale * numbers.view(entries, VECTOR)).to(CODEBOOK_TYPE))
         return Segment(shape.in_features, words, self._bits, *books)
 
 
 def _segment_rows(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
-    last = shape.out_features if rows.stop is None else rows.stop
-    words = segment.words[rows.start // VECTOR : -(-last // VECTOR)]
+    end = shape.out_features if rows.stop is None else rows.stop
+    words = segment.words[rows.start // VECTOR : -(-end // VECTOR)]
     part = type(segment)(segment.columns, words, segment.bits, segment.main, segment.residual)
-    return np.asarray(part.dense()[: last - rows.start].double().cpu().numpy())
+    return np.asarray(part.dense()[: end - rows.start].double().cpu().numpy())
 
 
 def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:

@@ -1,7 +1,8 @@
-"""VPTQ checkpoints in transformers, on a CPU too. Imported where transformers is: in an engine's environment.
+"""Load VPTQ checkpoints in transformers, also on a CPU.
 
-transformers itself loads them with the package vptq and refuses without CUDA. After `register`, its `from_pretrained`
-puts our layers in their place, everywhere in the process.
+This module is imported in an engine's environment, which has transformers. transformers itself
+loads these checkpoints with the package vptq, and refuses without CUDA. After `register_vptq`, its
+`from_pretrained` uses the layers of bitbench instead, everywhere in the process.
 """
 
 import re
@@ -25,13 +26,13 @@ from bitbench.features.vptq.linear import VptqLinear
 
 
 def register_vptq(device: str = "cpu") -> None:
-    """`device` is where models will be moved to once they are loaded."""
+    """Make transformers use bitbench's layers. `device` is the target of models after loading."""
     VptqQuantizer.device = device
     AUTO_QUANTIZER_MAPPING[METHOD] = VptqQuantizer
 
 
 class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
-    """Our tensors go past transformers' own loading: it would round codebooks to the model's type."""
+    """A quantizer that loads tensors itself, since transformers would round the codebooks."""
 
     device = "cpu"
     requires_calibration = True
@@ -46,23 +47,22 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
         self._files = [Path(file) for file in checkpoint_files or ()]
         self._configs = {}
         for name, module in list(model.named_modules()):
-            config = vptq_layout_config(name, self._said())
+            config = vptq_layout_config(name, self._layout_config())
             if isinstance(module, torch.nn.Linear) and config is not None:
                 model.set_submodule(name, VptqLinear(module.in_features, module.out_features))
                 self._configs[name] = config
-        ours = {rf"^{re.escape(name)}\." for name in self._configs}
-        model._keys_to_ignore_on_load_unexpected = (
-            set(model._keys_to_ignore_on_load_unexpected or ()) | ours
-        )
+        ignored = set(model._keys_to_ignore_on_load_unexpected or ())
+        ignored |= {rf"^{re.escape(name)}\." for name in self._configs}
+        model._keys_to_ignore_on_load_unexpected = ignored
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
-        found = _read_tensors(self._files, self._configs)
+        tensors = _read_tensors(self._files, self._configs)
         for name, config in self._configs.items():
-            layer = vptq_layer_from_layout(found.pop(name, {}), config)
+            layer = vptq_layer_from_layout(tensors.pop(name, {}), config)
             model.get_submodule(name).fill(layer, model.dtype, self.device)
         return model
 
-    def _said(self) -> QuantizationConfig:
+    def _layout_config(self) -> QuantizationConfig:
         config = self.quantization_config
         return QuantizationConfig(
             config_for_layers=config.config_for_layers,
@@ -71,30 +71,32 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
 
 
 def _read_tensors(files: Sequence[Path], layers: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
-    """Layer to its tensors by their names within it."""
+    """Return the tensors of each layer by their names within the layer."""
     from safetensors import safe_open
 
-    found: dict[str, dict[str, Tensor]] = {}
+    tensors: dict[str, dict[str, Tensor]] = {}
     for path in files:
         with safe_open(path, "pt") as file:
-            for key in file.keys():  # noqa: SIM118 - it is no mapping
-                owner = _owner_of(key, layers)
-                if owner is not None:
-                    found.setdefault(owner, {})[key.removeprefix(f"{owner}.")] = _as_numpy(
-                        file.get_tensor(key)
-                    )
-    return found
+            for key in file.keys():  # noqa: SIM118 - it is not a mapping
+                layer = _owner_of(key, layers)
+                if layer is not None:
+                    name = key.removeprefix(f"{layer}.")
+                    tensors.setdefault(layer, {})[name] = _as_numpy(file.get_tensor(key))
+    return tensors
 
 
 def _owner_of(key: str, layers: Mapping[str, Any]) -> str | None:
-    """`LAYER.indices`, or one step further down: `LAYER.centroids.weight`."""
+    """Return the layer of a key such as `LAYER.indices` or `LAYER.centroids.weight`, or None."""
     parent = key.rpartition(".")[0]
-    return next((name for name in (parent, parent.rpartition(".")[0]) if name in layers), None)
+    for name in (parent, parent.rpartition(".")[0]):
+        if name in layers:
+            return name
+    return None
 
 
 def _as_numpy(tensor: torch.Tensor) -> Tensor:
-    """numpy knows no bfloat16."""
-    array: Tensor = np.asarray(
-        (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
-    )
+    """Return the tensor as a numpy array. numpy has no bfloat16, so it becomes float32."""
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.float()
+    array: Tensor = np.asarray(tensor.numpy())
     return array

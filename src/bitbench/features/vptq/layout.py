@@ -1,13 +1,13 @@
-"""VPTQ's public layout: what the tensors of a linear layer mean, in plain numpy, their names in a checkpoint, and
-its `quantization_config`.
+"""VPTQ's public layout in plain numpy: the tensors of a linear layer and its configuration.
 
-W is [out, in]. A vector is `vector_len` consecutive outputs of one input column; it is stored as the index of a main
-centroid and, where there is a residual codebook, of a residual centroid that is added. The columns lie in permuted
-order: first the outlier columns, which have a codebook of their own, then the groups, each with its pair of
-codebooks.
+W is [out, in]. A vector is `vector_len` consecutive outputs of one input column. It is stored as
+the index of a main centroid. With a residual codebook, it also has the index of a residual
+centroid, which is added. The columns are in permuted order: first the outlier columns, which have
+their own codebook, then the groups, each with its pair of codebooks.
 
-Every pair in an entry is (outliers, main); -1 means that there is none. Numbers are bfloat16 or half precision on
-disk; numpy knows no bfloat16, so whoever reads gives those as float32.
+Each pair in a layer's configuration is (outliers, main), and -1 means that the part is missing.
+Numbers are bfloat16 or half precision on disk. numpy has no bfloat16, so readers convert bfloat16
+to float32.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class Outliers:
 
 @dataclass(frozen=True)
 class VptqLayer:
-    """The tensors of one layer, indices unpacked."""
+    """The tensors of one layer, with unpacked indices."""
 
     in_features: int
     out_features: int
@@ -44,9 +44,7 @@ class VptqLayer:
     residual_centroids: Floats | None = None  # [groups, R, v]
     residual_indices: Indices | None = None  # as `indices`
     outliers: Outliers | None = None
-    permutation: npt.NDArray[np.int64] | None = (
-        None  # position in the stored order -> original column
-    )
+    permutation: npt.NDArray[np.int64] | None = None  # stored position -> original column
     weight_scale: Floats | None = None  # per original column
     weight_bias: Floats | None = None  # per original column
     bias: Floats | None = None  # per output
@@ -55,18 +53,17 @@ class VptqLayer:
 def pack_layout_indices(
     main: Indices, residual: Indices | None, main_bits: int, residual_bits: int
 ) -> Words:
-    """Indices [..., columns] to words [..., ceil(columns * bits / 32)].
+    """Pack indices [..., columns] into words [..., ceil(columns * bits / 32)].
 
-    The residual index stands above the main one; the bits of successive columns follow each other, lowest first, and
-    each row is padded to a word on its own.
+    The residual index is above the main index. The bits of successive columns follow each other,
+    lowest first. Each row is padded to a whole word.
     """
     bits = main_bits + residual_bits
     merged = main.astype(np.uint64)
     if residual is not None:
         merged = merged | residual.astype(np.uint64) << np.uint64(main_bits)
-    spread = (merged[..., np.newaxis] >> np.arange(bits, dtype=np.uint64) & np.uint64(1)).astype(
-        np.uint8
-    )
+    positions = np.arange(bits, dtype=np.uint64)
+    spread = (merged[..., np.newaxis] >> positions & np.uint64(1)).astype(np.uint8)
     flat = spread.reshape(*main.shape[:-1], main.shape[-1] * bits)
     padding = -flat.shape[-1] % WORD_BITS
     flat = np.pad(flat, [(0, 0)] * (flat.ndim - 1) + [(0, padding)])
@@ -76,12 +73,14 @@ def pack_layout_indices(
 def unpack_layout_indices(
     words: Words, columns: int, main_bits: int, residual_bits: int
 ) -> tuple[Indices, Indices | None]:
-    """The inverse of `pack_layout_indices`; the residual is None where it has no bits."""
+    """Unpack the words of `pack_layout_indices`. The residual is None if it has no bits."""
     bits = main_bits + residual_bits
     flat = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
     spread = flat[..., : columns * bits].reshape(*words.shape[:-1], columns, bits)
     main = _join(spread[..., :main_bits])
-    return main, _join(spread[..., main_bits:]) if residual_bits else None
+    if not residual_bits:
+        return main, None
+    return main, _join(spread[..., main_bits:])
 
 
 def _join(bits: npt.NDArray[np.uint8]) -> Indices:
@@ -90,18 +89,15 @@ def _join(bits: npt.NDArray[np.uint8]) -> Indices:
 
 
 def dequantize_layout(layer: VptqLayer) -> Doubles:
-    """W as [out, in], in original column order."""
-    parts = (
-        []
-        if layer.outliers is None
-        else [_look_up(layer.outliers.centroids, layer.outliers.indices, layer)]
-    )
+    """Return W as [out, in], in original column order."""
+    parts = []
+    if layer.outliers is not None:
+        parts.append(_look_up(layer.outliers.centroids, layer.outliers.indices, layer))
     for group, (centroids, indices) in enumerate(zip(layer.centroids, layer.indices, strict=True)):
         part = _look_up(centroids, indices, layer)
         if layer.residual_centroids is not None and layer.residual_indices is not None:
-            part = part + _look_up(
-                layer.residual_centroids[group], layer.residual_indices[group], layer
-            )
+            residual_centroids = layer.residual_centroids[group]
+            part = part + _look_up(residual_centroids, layer.residual_indices[group], layer)
         parts.append(part)
     return restore_layout_columns(
         np.concatenate(parts, axis=1), layer.permutation, layer.weight_scale, layer.weight_bias
@@ -114,7 +110,7 @@ def restore_layout_columns(
     weight_scale: Floats | None,
     weight_bias: Floats | None,
 ) -> Doubles:
-    """From the stored order of columns to the original one, with their scale and bias."""
+    """Return the columns in original order, with their scale and bias."""
     weight = stored if permutation is None else stored[:, np.argsort(permutation)]
     if weight_scale is not None:
         weight = weight * weight_scale.astype(np.float64)
@@ -133,7 +129,7 @@ _Integer = TypeVar("_Integer", np.int32, np.uint16)
 
 
 class LayerConfig(TypedDict):
-    """What `config_for_layers` says about a layer, in the words of the public models."""
+    """A layer's configuration in `config_for_layers`, with the keys of the public models."""
 
     in_features: int
     out_features: int
@@ -151,19 +147,25 @@ class LayerConfig(TypedDict):
 
 
 class QuantizationConfig(TypedDict, total=False):
+    """The `quantization_config` of a checkpoint."""
+
     quant_method: str
     config_for_layers: Mapping[str, LayerConfig]
     shared_layer_config: Mapping[str, LayerConfig]  # by the last part of a layer's name
 
 
 def vptq_layout_config(name: str, config: QuantizationConfig) -> LayerConfig | None:
-    """What is said about a layer, by its own name or by that which it shares; None for one that is not quantized."""
-    own, shared = config.get("config_for_layers") or {}, config.get("shared_layer_config") or {}
-    return own.get(name) or shared.get(name.rpartition(".")[2])
+    """Return the configuration of a layer, by its full or shared name, or None if not quantized."""
+    by_name = config.get("config_for_layers") or {}
+    shared = config.get("shared_layer_config") or {}
+    return by_name.get(name) or shared.get(name.rpartition(".")[2])
 
 
 def vptq_layer_from_layout(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
-    """From the tensors by their names within the layer; raises ValueError where they do not fit the entry."""
+    """Return the layer of these tensors, by their names within it.
+
+    Raise ValueError if they do not fit its configuration.
+    """
     try:
         return _read(tensors, config)
     except KeyError as error:
@@ -173,66 +175,93 @@ def vptq_layer_from_layout(tensors: Mapping[str, Tensor], config: LayerConfig) -
 
 
 def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
-    groups, vector = config["group_num"], config["vector_lens"][1]
-    entries, residual = config["num_centroids"][1], max(0, config["num_res_centroids"][1])
+    groups = config["group_num"]
+    vector = config["vector_lens"][1]
+    entries = config["num_centroids"][1]
+    residual_entries = max(0, config["num_res_centroids"][1])
     outlier_columns = config["outlier_size"]
-    columns = (
-        config["in_features"] - outlier_columns
-    ) // groups  # `group_size` is -1 in some public files
+    # Computed, because `group_size` is -1 in some public files.
+    columns = (config["in_features"] - outlier_columns) // groups
     blocks = -(-config["out_features"] // vector)
-    if config["is_indice_packed"]:
-        words = _view(tensors["indices"], np.int32)
-        main, second = unpack_layout_indices(
-            words, columns, _bits(entries), _bits(residual) if residual else 0
-        )
-    else:
-        main = _view(tensors["indices"], np.uint16)
-        second = _view(tensors["res_indices"], np.uint16) if residual else None
-    if main.shape != (groups, blocks, columns):
+    indices, residual_indices = _read_indices(tensors, config, columns, entries, residual_entries)
+    if indices.shape != (groups, blocks, columns):
         raise ValueError(
-            f"indices have the shape {main.shape}, but {(groups, blocks, columns)} follows from the entry"
+            f"indices have the shape {indices.shape}, but {(groups, blocks, columns)} follows from "
+            "the entry"
         )
-    permutation = (
-        _view(tensors["perm"], np.uint16).astype(np.int64) if config["enable_perm"] else None
-    )
+    permutation = None
+    if config["enable_perm"]:
+        permutation = _view(tensors["perm"], np.uint16).astype(np.int64)
+    centroids = _floats(tensors["centroids.weight"]).reshape(groups, entries, vector)
+    residual_centroids = None
+    if residual_entries:
+        stored = _floats(tensors["res_centroids.weight"])
+        residual_centroids = stored.reshape(groups, residual_entries, vector)
+    outliers = _outliers(tensors, config) if outlier_columns else None
+    weight_scale = None
+    weight_bias = None
+    if config["enable_norm"]:
+        weight_scale = _floats(tensors["weight_scale"]).ravel()
+        weight_bias = _floats(tensors["weight_bias"]).ravel()
+    bias = _floats(tensors["bias"]) if config.get("bias") else None
     return VptqLayer(
         in_features=config["in_features"],
         out_features=config["out_features"],
-        centroids=_floats(tensors["centroids.weight"]).reshape(groups, entries, vector),
-        indices=main,
-        residual_centroids=_floats(tensors["res_centroids.weight"]).reshape(
-            groups, residual, vector
-        )
-        if residual
-        else None,
-        residual_indices=second,
-        outliers=_outliers(tensors, config) if outlier_columns else None,
+        centroids=centroids,
+        indices=indices,
+        residual_centroids=residual_centroids,
+        residual_indices=residual_indices,
+        outliers=outliers,
         permutation=permutation,
-        weight_scale=_floats(tensors["weight_scale"]).ravel() if config["enable_norm"] else None,
-        weight_bias=_floats(tensors["weight_bias"]).ravel() if config["enable_norm"] else None,
-        bias=_floats(tensors["bias"]) if config.get("bias") else None,
+        weight_scale=weight_scale,
+        weight_bias=weight_bias,
+        bias=bias,
     )
 
 
+def _read_indices(
+    tensors: Mapping[str, Tensor],
+    config: LayerConfig,
+    columns: int,
+    entries: int,
+    residual_entries: int,
+) -> tuple[Indices, Indices | None]:
+    """Return the main indices, and the residual ones or None."""
+    if config["is_indice_packed"]:
+        words = _view(tensors["indices"], np.int32)
+        residual_bits = _bits(residual_entries) if residual_entries else 0
+        return unpack_layout_indices(words, columns, _bits(entries), residual_bits)
+    indices = _view(tensors["indices"], np.uint16)
+    if not residual_entries:
+        return indices, None
+    return indices, _view(tensors["res_indices"], np.uint16)
+
+
 def _outliers(tensors: Mapping[str, Tensor], config: LayerConfig) -> Outliers:
-    vector, entries = config["vector_lens"][0], config["num_centroids"][0]
+    entries = config["num_centroids"][0]
+    vector = config["vector_lens"][0]
     centroids = _floats(tensors["outlier_centroids.weight"]).reshape(entries, vector)
     return Outliers(centroids, _view(tensors["outlier_indices"], np.uint16)[0])
 
 
 def _bits(entries: int) -> int:
+    """Return the bits of an index. Raise ValueError if `entries` is not a power of two."""
     bits = entries.bit_length() - 1
     if entries != 1 << bits:
         raise ValueError(f"a codebook of {entries} entries has no whole number of bits per index")
     return bits
 
 
-def _view(stored: Tensor, wanted: type[_Integer]) -> npt.NDArray[_Integer]:
-    """Integers of the same size may be stored as floats (`indices_as_float`) or signed; wider ones count by value."""
+def _view(stored: Tensor, dtype: type[_Integer]) -> npt.NDArray[_Integer]:
+    """Return stored integers in another type.
+
+    Those of the same size may be stored as floats (`indices_as_float`) or signed, so their bits
+    count. Wider ones count by value.
+    """
     dense = np.ascontiguousarray(stored)
-    return (
-        dense.view(wanted) if dense.itemsize == np.dtype(wanted).itemsize else dense.astype(wanted)
-    )
+    if dense.itemsize == np.dtype(dtype).itemsize:
+        return dense.view(dtype)
+    return dense.astype(dtype)
 
 
 def _floats(stored: Tensor) -> Floats:

@@ -1,5 +1,7 @@
-"""A linear layer of torch over VPTQ's tensors, and its product with the native kernel. Imported where torch is: in
-an engine's environment."""
+"""A linear layer of torch with VPTQ's tensors, and its product by the native kernel.
+
+This module is imported in an engine's environment, which has torch.
+"""
 
 import importlib.util
 from typing import TYPE_CHECKING, Any
@@ -18,14 +20,18 @@ if TYPE_CHECKING:
 def native_linear_product(
     kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int
 ) -> torch.Tensor:
-    """x [..., in] times the matrix, [..., out], in the type of x. What is not bfloat16 is computed in float32."""
-    given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
-    y = torch.empty((*x.shape[:-1], out_features), dtype=given.dtype)
+    """Return x [..., in] times the matrix as [..., out], in the type of x.
+
+    Types other than bfloat16 are computed in float32.
+    """
+    inputs = x if x.dtype in (torch.bfloat16, torch.float32) else x.float()
+    inputs = inputs.contiguous()
+    y = torch.empty((*x.shape[:-1], out_features), dtype=inputs.dtype)
     kernel.multiply_at(
-        given.data_ptr(),
+        inputs.data_ptr(),
         y.data_ptr(),
         rows=y.numel() // out_features,
-        bfloat16=given.dtype is torch.bfloat16,
+        bfloat16=inputs.dtype is torch.bfloat16,
         activation_bits=activation_bits,
         threads=threads,
         isa="",
@@ -33,15 +39,17 @@ def native_linear_product(
     return y.to(x.dtype)
 
 
-# The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. The line was
-# measured with layers of 0.3 to 0.9 million weights; larger ones would gain from the kernel up to some 500 rows.
+# The kernel decodes the weights once per 8 rows, so a dense matrix is faster for many rows. The
+# limit was measured with layers of 0.3 to 0.9 million weights. Larger layers would gain from the
+# kernel up to some 500 rows.
 KERNEL_ROWS = 128
-TRITON_ROWS = 8  # as many as one program of the GPU kernel holds in its registers; an estimate
-ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
+TRITON_ROWS = 8  # an estimate of the rows that one program of the GPU kernel holds in registers
+# With 8 bits the product would be faster, but it would not be plain weight-only arithmetic.
+ACTIVATION_BITS = 16
 
 
 def _native_fault(layer: VptqLayer) -> str | None:
-    """Why the native kernel cannot multiply a layer; None where it can."""
+    """Return why the native kernel cannot multiply a layer, or None if it can."""
     if packed.native_isa() is None:
         return "no native part"
     vector = layer.centroids.shape[2]
@@ -49,35 +57,43 @@ def _native_fault(layer: VptqLayer) -> str | None:
 
 
 def _triton_fault(layer: VptqLayer) -> str | None:
-    """The same of the GPU kernel."""
+    """Return why the GPU kernel cannot multiply a layer, or None if it can."""
     if importlib.util.find_spec("triton") is None:
         return "no Triton"
-    vectors = [
-        layer.centroids.shape[2],
-        *([layer.outliers.centroids.shape[1]] if layer.outliers else []),
-    ]
-    return next((f"vectors of {vector}" for vector in vectors if vector.bit_count() != 1), None)
+    vectors = [layer.centroids.shape[2]]
+    if layer.outliers is not None:
+        vectors.append(layer.outliers.centroids.shape[1])
+    for vector in vectors:
+        if vector.bit_count() != 1:
+            return f"vectors of {vector}"
+    return None
 
 
 class VptqLinear(torch.nn.Module):  # type: ignore[misc]
-    """Empty until `fill`. Few rows go through a kernel, many through a dense matrix made for the occasion.
+    """A linear layer that is empty until `fill`.
 
-    The kernel is the native one, or on a GPU the one in Triton (NOT YET RUN ON A GPU). Without it, or for vectors that
-    it does not read, the weights are made dense once and for all.
+    Few rows use a kernel, and many rows use a dense matrix that is made for the call. The kernel is
+    the native one, or on a GPU the Triton kernel (NOT YET RUN ON A GPU). Without a kernel, or for
+    vectors that it cannot read, the weights stay dense after loading.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features = in_features
+        self.out_features = out_features
         self.kind = "empty"
         self._matrix: packed.PackedMatrix | None = None
         self._kernel: Any = None
         self.on_gpu: TritonLayer | None = None
 
     def fill(self, layer: VptqLayer, dtype: torch.dtype, device: str = "cpu") -> None:
-        """`device` is where it will be moved to afterwards; the kernels there differ in what they read."""
-        entries, residual = layer.centroids.shape[1], layer.residual_centroids
-        codebooks = f"VPTQ {entries}" + ("" if residual is None else f"/{residual.shape[1]}")
+        """Prepare the layer for its kernel.
+
+        The layer will be moved to `device` later, and each device's kernel needs its own form.
+        """
+        codebooks = f"VPTQ {layer.centroids.shape[1]}"
+        if layer.residual_centroids is not None:
+            codebooks += f"/{layer.residual_centroids.shape[1]}"
         for_gpu = device.startswith("cuda")
         fault = _triton_fault(layer) if for_gpu else _native_fault(layer)
         if fault is not None:
@@ -88,15 +104,14 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_triton(layer)
         else:
             self.kind = (
-                f"{codebooks}, native kernel {packed.native_isa()} with {ACTIVATION_BITS}-bit activations "
-                f"up to {KERNEL_ROWS} rows, dense above"
+                f"{codebooks}, native kernel {packed.native_isa()} with {ACTIVATION_BITS}-bit "
+                f"activations up to {KERNEL_ROWS} rows, dense above"
             )
             self._fill_native(layer)
 
     def _fill_dense(self, layer: VptqLayer, dtype: torch.dtype) -> None:
-        self.register_buffer(
-            "weight", torch.from_numpy(layout.dequantize_layout(layer)).to(dtype), persistent=False
-        )
+        weight = torch.from_numpy(layout.dequantize_layout(layer)).to(dtype)
+        self.register_buffer("weight", weight, persistent=False)
         bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
         self.register_buffer("bias", bias, persistent=False)
 
@@ -109,9 +124,8 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         self._matrix = packed.pack_layer(layer)
         self._kernel = packed.native_packed_matrix(self._matrix)
         for number, array in enumerate(self._matrix.arrays):
-            self.register_buffer(
-                f"part{number}", torch.from_numpy(array), persistent=False
-            )  # counted, not copied
+            # Buffers count as the model's memory. They share it with the arrays.
+            self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.on_gpu is not None:
@@ -119,11 +133,9 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         if self._matrix is None:
             return functional.linear(x, self.weight, self.bias)
         if x.numel() > KERNEL_ROWS * self.in_features:
-            bias = (
-                None
-                if self._matrix.bias is None
-                else torch.from_numpy(self._matrix.bias).to(x.dtype)
-            )
+            bias = None
+            if self._matrix.bias is not None:
+                bias = torch.from_numpy(self._matrix.bias).to(x.dtype)
             return functional.linear(x, self.dense().to(x.dtype), bias)
         threads = torch.get_num_threads()
         return native_linear_product(
@@ -137,7 +149,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         return layer(x.reshape(-1, self.in_features)).view(*x.shape[:-1], self.out_features)
 
     def dense(self) -> torch.Tensor:
-        """The weights [out, in] that the kernel computes with, in single precision."""
+        """Return the weights [out, in] of the kernel, in single precision."""
         if self.on_gpu is not None:
             return self.on_gpu.dense()
         if self._matrix is None:

@@ -1,7 +1,8 @@
-"""The layout that our CPU kernel reads (`native/src/vptq/matrix.hpp` draws it), made from the public one.
+"""Convert VPTQ's public layout into the layout of the CPU kernel.
 
-Codebooks are rounded to int8 with one scale each: this is the only step that loses anything, and `dequantize` says
-exactly what is left, so the error of the rounding and the error of the kernel are told apart.
+`native/src/vptq/matrix.hpp` draws that layout. Codebooks are rounded to int8 with one scale each,
+which is the only lossy step. `dequantize_packed` returns the rounded weights exactly. So the error
+of the rounding and the error of the kernel can be measured separately.
 """
 
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _RESIDUAL_BYTES = {0: 0, 8: 64, 9: 72, 16: 128}
 
 @dataclass(frozen=True)
 class PackedCodebook:
+    """A codebook in int8 with one scale."""
+
     entries: Bytes  # [2 ** bits, 8], offset by 128
     scale: float
     bits: int  # of an index in the stream
@@ -42,7 +45,7 @@ class PackedCodebook:
 
 @dataclass(frozen=True)
 class PackedSegment:
-    """Columns that share a pair of codebooks."""
+    """A range of columns that share a pair of codebooks."""
 
     columns: int
     main: PackedCodebook
@@ -52,6 +55,8 @@ class PackedSegment:
 
 @dataclass(frozen=True)
 class PackedMatrix:
+    """A layer in the layout of the CPU kernel."""
+
     in_features: int
     out_features: int
     segments: tuple[PackedSegment, ...]
@@ -63,13 +68,14 @@ class PackedMatrix:
 
     @property
     def arrays(self) -> list[npt.NDArray[np.generic]]:
-        """All that lies in memory for it, and that one product has to read."""
+        """All its arrays in memory, which one product has to read."""
         parts: list[npt.NDArray[np.generic] | None] = [
             self.outliers,
             self.permutation,
             self.column_scale,
+            self.column_bias,
+            self.bias,
         ]
-        parts += [self.column_bias, self.bias]
         for segment in self.segments:
             residual = segment.residual.entries if segment.residual else None
             parts += [segment.stream, segment.main.entries, residual]
@@ -77,11 +83,15 @@ class PackedMatrix:
 
 
 def strip_bytes(main_bits: int, residual_bits: int) -> int:
+    """Return the bytes of one strip in the stream."""
     return _MAIN_BYTES[main_bits] + _RESIDUAL_BYTES[residual_bits]
 
 
 def packed_index_bits(entries: int, choices: tuple[int, ...]) -> int:
-    """The narrowest index that the stream offers for a codebook of so many entries; raises ValueError."""
+    """Return the fewest bits of an index into a codebook of so many entries.
+
+    Raise ValueError if none of the `choices` is enough.
+    """
     for bits in choices:
         if entries <= 1 << bits:
             return bits
@@ -91,18 +101,19 @@ def packed_index_bits(entries: int, choices: tuple[int, ...]) -> int:
 
 
 def pack_layer(layer: VptqLayer) -> PackedMatrix:
-    """Raises ValueError where vectors are not 8 long: the kernel knows no other."""
+    """Return the layer in the kernel's layout. Raise ValueError if its vectors are not 8 long."""
     if layer.centroids.shape[-1] != VECTOR:
         raise ValueError(
             f"the CPU kernel reads vectors of {VECTOR} outputs, not of {layer.centroids.shape[-1]}"
         )
-    segments = tuple(_pack_group(layer, group) for group in range(layer.centroids.shape[0]))
+    segments = [_pack_group(layer, group) for group in range(layer.centroids.shape[0])]
+    permutation = None if layer.permutation is None else layer.permutation.astype(np.int32)
     return PackedMatrix(
         in_features=layer.in_features,
         out_features=layer.out_features,
-        segments=segments,
+        segments=tuple(segments),
         outliers=_dense_outliers(layer),
-        permutation=None if layer.permutation is None else layer.permutation.astype(np.int32),
+        permutation=permutation,
         column_scale=layer.weight_scale,
         column_bias=layer.weight_bias,
         bias=layer.bias,
@@ -110,7 +121,7 @@ def pack_layer(layer: VptqLayer) -> PackedMatrix:
 
 
 def pack_codebook(centroids: Floats, bits: int) -> PackedCodebook:
-    """Rounds to int8 with one scale and fills up to as many entries as the index can name."""
+    """Round a codebook to int8 with one scale, and pad it to the entries that an index can have."""
     scale = float(np.abs(centroids).max()) / INT8_MAX or 1.0
     rounded = np.rint(centroids / scale).clip(-INT8_MAX, INT8_MAX).astype(np.int16) + OFFSET
     entries = np.full((1 << bits, VECTOR), OFFSET, dtype=np.uint8)
@@ -121,7 +132,10 @@ def pack_codebook(centroids: Floats, bits: int) -> PackedCodebook:
 def pack_stream(
     main: Indices, residual: Indices | None, main_bits: int, residual_bits: int
 ) -> Bytes:
-    """Indices [blocks, columns] to the stream of strips; padding columns name entry 0 and meet zeros."""
+    """Pack indices [blocks, columns] into the stream of strips.
+
+    Columns of padding have index 0 and are multiplied with zeros.
+    """
     parts = [_pack_main(_in_strips(main), main_bits)]
     if residual is not None:
         parts.append(_pack_residual(_in_strips(residual), residual_bits))
@@ -131,7 +145,7 @@ def pack_stream(
 def unpack_stream(
     stream: Bytes, columns: int, main_bits: int, residual_bits: int
 ) -> tuple[Indices, Indices | None]:
-    """The inverse of `pack_stream`."""
+    """Unpack the indices of `pack_stream`."""
     cut = _MAIN_BYTES[main_bits]
     main = _from_strips(_unpack_main(stream[..., :cut], main_bits), columns)
     if residual_bits == 0:
@@ -140,8 +154,13 @@ def unpack_stream(
 
 
 def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doubles:
-    """W as the kernel sees it, [out, in] in original column order; of some blocks of 8 outputs where asked."""
-    parts = [] if matrix.outliers is None else [_rows(matrix.outliers[blocks].astype(np.float64))]
+    """Return W as in the kernel, [out, in], in original column order.
+
+    With `blocks`, return only the rows of these blocks of 8 outputs.
+    """
+    parts = []
+    if matrix.outliers is not None:
+        parts.append(_rows(matrix.outliers[blocks].astype(np.float64)))
     for segment in matrix.segments:
         residual_bits = segment.residual.bits if segment.residual else 0
         main, residual = unpack_stream(
@@ -160,10 +179,10 @@ def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doub
 
 
 def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
-    """The kernel's own object, which reads the arrays where they are."""
+    """Return the kernel's own object, which shares the arrays."""
     from bitbench._native import VptqMatrix
 
-    made = VptqMatrix(
+    native = VptqMatrix(
         matrix.in_features,
         matrix.out_features,
         column_scale=matrix.column_scale,
@@ -173,23 +192,27 @@ def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
         outliers=matrix.outliers,
     )
     for segment in matrix.segments:
-        made.add_segment(
+        residual = segment.residual
+        residual_bits = residual.bits if residual else 0
+        residual_entries = residual.entries if residual else None
+        residual_scale = residual.scale if residual else 0.0
+        native.add_segment(
             columns=segment.columns,
             main_bits=segment.main.bits,
-            residual_bits=segment.residual.bits if segment.residual else 0,
+            residual_bits=residual_bits,
             stream=segment.stream,
             main=segment.main.entries,
             main_scale=segment.main.scale,
-            residual=segment.residual.entries if segment.residual else None,
-            residual_scale=segment.residual.scale if segment.residual else 0.0,
+            residual=residual_entries,
+            residual_scale=residual_scale,
         )
-    return made
+    return native
 
 
 def native_isa() -> str | None:
-    """The instruction set that the native kernel uses here; None where there is no native part.
+    """Return the instruction set that the native kernel uses here, or None without a native part.
 
-    Raises ValueError where BITBENCH_ISA names one that this processor does not run.
+    Raise ValueError if BITBENCH_ISA names a set that this processor does not have.
     """
     try:
         from bitbench._native import vptq_isas
@@ -199,33 +222,36 @@ def native_isa() -> str | None:
 
 
 def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
-    centroids, indices = layer.centroids[group], layer.indices[group]
+    centroids = layer.centroids[group]
+    indices = layer.indices[group]
     main = pack_codebook(centroids, packed_index_bits(len(centroids), MAIN_BITS))
-    residual, residual_indices = None, None
+    residual = None
+    residual_indices = None
+    residual_bits = 0
     if layer.residual_centroids is not None and layer.residual_indices is not None:
-        second = layer.residual_centroids[group]
-        residual = pack_codebook(second, packed_index_bits(len(second), RESIDUAL_BITS))
+        residual_centroids = layer.residual_centroids[group]
+        residual_bits = packed_index_bits(len(residual_centroids), RESIDUAL_BITS)
+        residual = pack_codebook(residual_centroids, residual_bits)
         residual_indices = layer.residual_indices[group]
-    stream = pack_stream(indices, residual_indices, main.bits, residual.bits if residual else 0)
+    stream = pack_stream(indices, residual_indices, main.bits, residual_bits)
     return PackedSegment(indices.shape[1], main, residual, stream)
 
 
 def _dense_outliers(layer: VptqLayer) -> Floats | None:
+    """Return the outlier columns as [blocks, columns, 8], or None if there are none."""
     if layer.outliers is None:
         return None
-    vectors = layer.outliers.centroids[
-        layer.outliers.indices
-    ]  # [blocks of their own length, columns, v]
+    # [blocks, columns, v], in which v may differ from 8.
+    vectors = layer.outliers.centroids[layer.outliers.indices]
     columns = vectors.shape[1]
     rows = vectors.transpose(0, 2, 1).reshape(-1, columns)[: layer.out_features]
     padded = np.pad(rows, ((0, -layer.out_features % VECTOR), (0, 0)))
-    return np.ascontiguousarray(
-        padded.reshape(-1, VECTOR, columns).transpose(0, 2, 1), dtype=np.float32
-    )
+    blocks = padded.reshape(-1, VECTOR, columns).transpose(0, 2, 1)
+    return np.ascontiguousarray(blocks, dtype=np.float32)
 
 
 def _in_strips(indices: Indices) -> npt.NDArray[np.uint32]:
-    """[blocks, columns] to [blocks, strips, g, i]: column 8 g + i of a strip."""
+    """Return [blocks, columns] as [blocks, strips, g, i], with column 8 g + i of a strip."""
     blocks, columns = indices.shape
     padded = np.pad(indices, ((0, 0), (0, -columns % STRIP)))
     return padded.reshape(blocks, -1, 8, 8).astype(np.uint32)
@@ -235,10 +261,10 @@ def _from_strips(indices: npt.NDArray[np.uint32], columns: int) -> Indices:
     return indices.reshape(indices.shape[0], -1)[:, :columns].astype(np.uint16)
 
 
-def _pack_main(at: npt.NDArray[np.uint32], bits: int) -> Bytes:
+def _pack_main(indices: npt.NDArray[np.uint32], bits: int) -> Bytes:
     if bits == 16:
-        return _pack16(at)
-    g = [at[:, :, i] for i in range(8)]
+        return _pack16(indices)
+    g = [indices[:, :, i] for i in range(8)]
     if bits == 12:
         a = g[6] & 0xFF | g[0] << 8 | g[1] << 20
         b = g[7] & 0xFF | g[2] << 8 | g[3] << 20
@@ -256,11 +282,15 @@ def _unpack_main(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
         return _unpack16(stream)
     a, b, c = _as_words(stream[..., :96])
     if bits == 12:
-        fields = [field for word in (a, b, c) for field in (word >> 8 & 0xFFF, word >> 20)]
+        fields = []
+        for word in (a, b, c):
+            fields += [word >> 8 & 0xFFF, word >> 20]
         fields += [a & 0xFF | (c & 0xF) << 8, b & 0xFF | (c >> 4 & 0xF) << 8]
     else:
         rest = stream[..., 96:].astype(np.uint32)
-        fields = [field for word in (a, b, c) for field in (word & 0x1FFF, word >> 19)]
+        fields = []
+        for word in (a, b, c):
+            fields += [word & 0x1FFF, word >> 19]
         fields += [
             a >> 13 & 0x3F | (b >> 13 & 0x3F) << 6 | (rest & 1) << 12,
             c >> 13 & 0x3F | rest >> 1 << 6,
@@ -268,12 +298,12 @@ def _unpack_main(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
     return np.stack(fields, axis=2)
 
 
-def _pack_residual(at: npt.NDArray[np.uint32], bits: int) -> Bytes:
+def _pack_residual(indices: npt.NDArray[np.uint32], bits: int) -> Bytes:
     if bits == 16:
-        return _pack16(at)
+        return _pack16(indices)
     if bits == 8:
-        return at.reshape(*at.shape[:2], STRIP).astype(np.uint8)
-    g = [at[:, :, i] for i in range(8)]
+        return indices.reshape(*indices.shape[:2], STRIP).astype(np.uint8)
+    g = [indices[:, :, i] for i in range(8)]
     a = g[0] | g[1] << 9 | g[2] << 18 | (g[6] & 0x1F) << 27
     b = g[3] | g[4] << 9 | g[5] << 18 | (g[7] & 0x1F) << 27
     rest = g[6] >> 5 | g[7] >> 5 << 4
@@ -287,28 +317,32 @@ def _unpack_residual(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
         return stream.reshape(*stream.shape[:2], 8, 8).astype(np.uint32)
     a, b = _as_words(stream[..., :64])
     rest = stream[..., 64:].astype(np.uint32)
-    fields = [word >> shift & 0x1FF for word in (a, b) for shift in (0, 9, 18)]
+    fields = []
+    for word in (a, b):
+        fields += [word & 0x1FF, word >> 9 & 0x1FF, word >> 18 & 0x1FF]
     fields += [a >> 27 | (rest & 0xF) << 5, b >> 27 | rest >> 4 << 5]
     return np.stack(fields, axis=2)
 
 
-def _pack16(at: npt.NDArray[np.uint32]) -> Bytes:
-    return _as_bytes(*(at[:, :, 2 * h] | at[:, :, 2 * h + 1] << 16 for h in range(4)))
+def _pack16(indices: npt.NDArray[np.uint32]) -> Bytes:
+    words = [indices[:, :, i] | indices[:, :, i + 1] << 16 for i in range(0, 8, 2)]
+    return _as_bytes(*words)
 
 
 def _unpack16(stream: Bytes) -> npt.NDArray[np.uint32]:
-    return np.stack(
-        [field for word in _as_words(stream) for field in (word & 0xFFFF, word >> 16)], axis=2
-    )
+    fields = []
+    for word in _as_words(stream):
+        fields += [word & 0xFFFF, word >> 16]
+    return np.stack(fields, axis=2)
 
 
 def _as_bytes(*parts: npt.NDArray[np.integer]) -> Bytes:
-    """Parts of 8 dwords, one after the other."""
+    """Return parts of 8 dwords as bytes, one after the other."""
     return np.ascontiguousarray(np.concatenate(parts, axis=-1), dtype="<u4").view(np.uint8)
 
 
 def _as_words(stream: Bytes) -> list[npt.NDArray[np.uint32]]:
-    """The inverse of `_as_bytes`."""
+    """Return the parts of 8 dwords of `_as_bytes`."""
     words = np.ascontiguousarray(stream).view("<u4").astype(np.uint32, copy=False)
     return np.split(words, words.shape[-1] // 8, axis=-1)
 
@@ -318,5 +352,5 @@ def _decode(codebook: PackedCodebook, indices: Indices) -> Doubles:
 
 
 def _rows(vectors: Doubles) -> Doubles:
-    """[blocks, columns, 8] to [outputs, columns]"""
+    """Return [blocks, columns, 8] as [outputs, columns]."""
     return vectors.transpose(0, 2, 1).reshape(-1, vectors.shape[1])

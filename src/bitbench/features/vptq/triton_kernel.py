@@ -1,18 +1,18 @@
-"""VPTQ's product for a GPU, in Triton, from the public layout as it is stored. NOT YET RUN ON A GPU.
+"""VPTQ's product in Triton for GPUs, on the public layout as it is stored. NOT YET RUN ON A GPU.
 
-Checked with Triton's interpreter against `layout` and compiled ahead of time for sm_80. Imported only where torch and
-triton are; the layer around it is in `triton_layer`.
+It was checked with Triton's interpreter against `layout`, and compiled ahead of time for sm_80. It
+needs torch and triton. The layer around it is in `triton_layer`.
 """
-# Triton reads annotations as its own (tl.constexpr), so that a kernel cannot have Python's.
+# Triton uses annotations for itself (tl.constexpr), so a kernel cannot have Python's.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 
 import torch
 import triton
 import triton.language as tl
 
-ROW_TILE = 4  # rows of vectors that one program decodes at once: 4 × 8 outputs
+ROW_TILE = 4  # rows of vectors that one program decodes at once, which are 4 × 8 outputs
 COLUMN_TILE = 64
-# So many programs keep an A100 (108 multiprocessors) busy; columns are split among programs until there are as many.
+# These programs keep an A100 (108 multiprocessors) busy. Columns are split until there are as many.
 ENOUGH_PROGRAMS = 432
 
 
@@ -21,7 +21,7 @@ def multiply_segment(  # noqa: PLR0917
     x,  # [batch, …], from the first column of this segment on, in stored order, scaled
     words,  # int32 [rows, row_words]
     main,  # [entries, vector]
-    residual,  # [entries, vector]; any pointer where residual_bits is 0
+    residual,  # [entries, vector], or any pointer if residual_bits is 0
     partial,  # float32 [splits, batch, rows * vector]
     batch_size,
     rows,
@@ -36,7 +36,7 @@ def multiply_segment(  # noqa: PLR0917
     row_tile: tl.constexpr,
     column_tile: tl.constexpr,
 ):
-    """One tile of rows over one share of the columns. Indices are decoded once and serve the whole batch."""
+    """Multiply one tile of rows with a part of the columns. Indices are decoded once per batch."""
     row = tl.program_id(0) * row_tile + tl.arange(0, row_tile)
     split = tl.program_id(1)
     lane = tl.arange(0, vector)
@@ -48,16 +48,17 @@ def multiply_segment(  # noqa: PLR0917
     for start in range(first, last, column_tile):
         column = start + tl.arange(0, column_tile)
         inside = (row[:, None] < rows) & (column[None, :] < last)
-        at = column * bits
-        word = row[:, None].to(tl.int64) * row_words + (at // 32)[None, :]
+        first_bit = column * bits
+        word = row[:, None].to(tl.int64) * row_words + (first_bit // 32)[None, :]
         low = tl.load(words + word, mask=inside, other=0).to(tl.uint32, bitcast=True).to(tl.uint64)
-        spills = inside & ((at % 32 + bits) > 32)[None, :]
+        spills = inside & ((first_bit % 32 + bits) > 32)[None, :]
         high = (
             tl.load(words + word + 1, mask=spills, other=0)
             .to(tl.uint32, bitcast=True)
             .to(tl.uint64)
         )
-        index = ((high << 32 | low) >> (at % 32).to(tl.uint64)[None, :]).to(tl.int32)
+        shift = (first_bit % 32).to(tl.uint64)
+        index = ((high << 32 | low) >> shift[None, :]).to(tl.int32)
         entry = (index & ((1 << main_bits) - 1))[:, :, None] * vector + lane[None, None, :]
         weight = tl.load(main + entry, mask=inside[:, :, None], other=0.0).to(tl.float32)
         if residual_bits > 0:
@@ -71,9 +72,9 @@ def multiply_segment(  # noqa: PLR0917
         ).to(tl.float32)
         total += tl.sum(weight[None, :, :, :] * factor[:, None, :, None], axis=2)
     output = row[None, :, None] * vector + lane[None, None, :]
-    place = (split * batch_size + batch)[:, None, None].to(tl.int64) * (rows * vector) + output
+    position = (split * batch_size + batch)[:, None, None].to(tl.int64) * (rows * vector) + output
     tl.store(
-        partial + place,
+        partial + position,
         total,
         mask=(batch < batch_size)[:, None, None] & (row < rows)[None, :, None],
     )
@@ -88,19 +89,25 @@ def multiply_triton(  # noqa: PLR0917
     main_bits: int,
     residual_bits: int,
 ) -> torch.Tensor:
-    """x [batch, columns …], each row dense, with the words of so many columns: float32 [batch, rows * vector]."""
-    batch, (rows, row_words), vector = x.shape[0], words.shape, main.shape[1]
+    """Return the product of x [batch, columns …] with the words as float32 [batch, rows * vector].
+
+    Each row of x must be dense. `columns` is the number of columns in the words.
+    """
+    batch = x.shape[0]
+    rows, row_words = words.shape
+    vector = main.shape[1]
     row_programs = triton.cdiv(rows, ROW_TILE)
-    splits = max(
-        1, min(triton.cdiv(ENOUGH_PROGRAMS, row_programs), triton.cdiv(columns, COLUMN_TILE))
-    )
+    enough_splits = triton.cdiv(ENOUGH_PROGRAMS, row_programs)
+    splits = max(1, min(enough_splits, triton.cdiv(columns, COLUMN_TILE)))
     columns_per_split = COLUMN_TILE * triton.cdiv(columns, COLUMN_TILE * splits)
+    if residual is None:
+        residual = main  # any pointer: the kernel does not read it
     partial = torch.empty((splits, batch, rows * vector), dtype=torch.float32, device=x.device)
     multiply_segment[(row_programs, splits)](
         x,
         words,
         main,
-        main if residual is None else residual,
+        residual,
         partial,
         batch,
         rows,

@@ -1,6 +1,6 @@
-"""A VPTQ layer on a GPU: few rows through the Triton kernel, a dense matrix for many. NOT YET RUN ON A GPU.
+"""A VPTQ layer for GPUs, with the Triton kernel for few rows. NOT YET RUN ON A GPU.
 
-Imported only where torch and triton are. Its tensors are buffers, which move with the model that they are in.
+It needs torch and triton. Its tensors are buffers, which move with their model.
 """
 
 import numpy as np
@@ -10,13 +10,13 @@ from torch.nn import functional
 from bitbench.features.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack_layout_indices
 from bitbench.features.vptq.triton_kernel import multiply_triton
 
-# The public checkpoints' own type; codebooks that are stored in bfloat16 lose nothing that counts in it.
+# The type of the public checkpoints. Codebooks in bfloat16 lose nothing that matters in it.
 CODEBOOK_TYPE = torch.float16
 _WORD = (1 << WORD_BITS) - 1
 
 
 class Segment(torch.nn.Module):  # type: ignore[misc]
-    """Columns that share a pair of codebooks."""
+    """A range of columns that share a pair of codebooks."""
 
     def __init__(
         self,
@@ -26,33 +26,42 @@ class Segment(torch.nn.Module):  # type: ignore[misc]
         main: torch.Tensor,
         residual: torch.Tensor | None,
     ) -> None:
-        """`words` is int32 [rows, words of a row], as `layout.pack_layout_indices` gives it; `bits` of a main and a
-        residual index."""
+        """Register the tensors.
+
+        `words` is int32 [rows, words of a row] from `layout.pack_layout_indices`. `bits` are for a
+        main and a residual index.
+        """
         super().__init__()
-        self.columns, self.bits = columns, bits
+        self.columns = columns
+        self.bits = bits
         self.register_buffer("words", words, persistent=False)
         self.register_buffer("main", main, persistent=False)
         self.register_buffer("residual", residual, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [batch, in], from the first column of this segment on, to float32 [batch, rows * vector]."""
+        """Return the product with x [batch, in] as float32 [batch, rows * vector].
+
+        x begins with the first column of this segment.
+        """
         return multiply_triton(x, self.words, self.main, self.residual, self.columns, *self.bits)
 
     def dense(self) -> torch.Tensor:
-        """float32 [rows * vector, columns]."""
+        """Return the weights as float32 [rows * vector, columns]."""
         first_bit = torch.arange(self.columns, device=self.words.device) * sum(self.bits)
-        place, shift = first_bit // WORD_BITS, first_bit % WORD_BITS
+        first_word = first_bit // WORD_BITS
+        shift = first_bit % WORD_BITS
         words = functional.pad(self.words, (0, 1)).long() & _WORD
-        index = words[:, place] >> shift | words[:, place + 1] << (WORD_BITS - shift)
-        weight = functional.embedding(index & (1 << self.bits[0]) - 1, self.main).float()
+        index = words[:, first_word] >> shift | words[:, first_word + 1] << (WORD_BITS - shift)
+        main_bits, residual_bits = self.bits
+        weight = functional.embedding(index & (1 << main_bits) - 1, self.main).float()
         if self.residual is not None:
-            second = index >> self.bits[0] & (1 << self.bits[1]) - 1
-            weight += functional.embedding(second, self.residual)
+            residual_index = index >> main_bits & (1 << residual_bits) - 1
+            weight += functional.embedding(residual_index, self.residual)
         return weight.transpose(1, 2).reshape(-1, self.columns)
 
 
 class TritonLayer(torch.nn.Module):  # type: ignore[misc]
-    """Column scale, bias and permutation are applied to x, which is small."""
+    """A layer that applies column scale, bias and permutation to x, which is small."""
 
     def __init__(self, layer: VptqLayer) -> None:
         super().__init__()
@@ -61,40 +70,44 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
         self.register_buffer("permutation", permutation, persistent=False)
         for name in ("weight_scale", "weight_bias", "bias"):
             values: Floats | None = getattr(layer, name)
-            self.register_buffer(
-                name, None if values is None else torch.from_numpy(values), persistent=False
-            )
+            tensor = None if values is None else torch.from_numpy(values)
+            self.register_buffer(name, tensor, persistent=False)
         self.segments = torch.nn.ModuleList()
         if layer.outliers is not None:
-            self.segments.append(
-                _segment(layer.outliers.indices, layer.outliers.centroids, None, None)
-            )
+            outliers = layer.outliers
+            self.segments.append(_segment(outliers.indices, outliers.centroids, None, None))
         for group, indices in enumerate(layer.indices):
-            residual, residual_indices = None, None
+            residual = None
+            residual_indices = None
             if layer.residual_centroids is not None and layer.residual_indices is not None:
-                residual, residual_indices = (
-                    layer.residual_centroids[group],
-                    layer.residual_indices[group],
-                )
-            self.segments.append(
-                _segment(indices, layer.centroids[group], residual_indices, residual)
-            )
+                residual = layer.residual_centroids[group]
+                residual_indices = layer.residual_indices[group]
+            centroids = layer.centroids[group]
+            self.segments.append(_segment(indices, centroids, residual_indices, residual))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [batch, in] to [batch, out], in x's own type; sums are float32."""
+        """Return the product with x [batch, in] as [batch, out], in the type of x.
+
+        Sums are in float32.
+        """
         stored = x if self.weight_scale is None else x * self.weight_scale
-        stored = (stored if self.permutation is None else stored[:, self.permutation]).contiguous()
-        products, column = [], 0
+        if self.permutation is not None:
+            stored = stored[:, self.permutation]
+        stored = stored.contiguous()
+        products = []
+        column = 0
         for segment in self.segments:
             products.append(segment(stored[:, column:])[:, : self._rows])
             column += segment.columns
         y = products[0] if len(products) == 1 else torch.stack(products).sum(0)
         if self.weight_bias is not None:
             y = y + (x.float() @ self.weight_bias)[:, None]
-        return (y if self.bias is None else y + self.bias).to(x.dtype)
+        if self.bias is not None:
+            y = y + self.bias
+        return y.to(x.dtype)
 
     def dense(self) -> torch.Tensor:
-        """The weights [out, in] in single precision, recomputed."""
+        """Compute the weights [out, in] in single precision."""
         weight = torch.cat([segment.dense()[: self._rows] for segment in self.segments], dim=1)
         if self.permutation is not None:
             weight = weight[:, torch.argsort(self.permutation)]
@@ -106,15 +119,14 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
 def _segment(
     indices: Indices, centroids: Floats, residual_indices: Indices | None, residual: Floats | None
 ) -> Segment:
-    bits = _index_bits(len(centroids)), 0 if residual is None else _index_bits(len(residual))
+    residual_bits = 0
+    residual_codebook = None
+    if residual is not None:
+        residual_bits = _index_bits(len(residual))
+        residual_codebook = _codebook(residual)
+    bits = (_index_bits(len(centroids)), residual_bits)
     words = torch.from_numpy(pack_layout_indices(indices, residual_indices, *bits))
-    return Segment(
-        indices.shape[1],
-        words,
-        bits,
-        _codebook(centroids),
-        None if residual is None else _codebook(residual),
-    )
+    return Segment(indices.shape[1], words, bits, _codebook(centroids), residual_codebook)
 
 
 def _codebook(centroids: Floats) -> torch.Tensor:

@@ -1,14 +1,14 @@
-"""Writes a GGUF file as a bf16 checkpoint: `python -I convert_gguf.py JOB.json`, run in the transformers environment.
+"""Write a GGUF file as a bf16 checkpoint: `python -I convert_gguf.py JOB.json`.
 
-Imports nothing of bitbench. Weights that were packed in 4 bits keep the values they have; only their form changes.
+It runs in the transformers environment and imports nothing of bitbench. Weights that were packed in
+4 bits keep their values. Only their form changes.
 """
 
 import sys
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
+# In isolated mode, Python searches no folder of ours.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
 from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 
@@ -16,14 +16,14 @@ def _work(job: Json, _: Reports) -> Json:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    source, target = Path(job["gguf"]), Path(job["checkpoint"])
+    source = Path(job["gguf"])
+    target = Path(job["checkpoint"])
     model = AutoModelForCausalLM.from_pretrained(
         source.parent,
         gguf_file=source.name,
         dtype=torch.bfloat16,
-        quantization_config=GgufConfig(
-            dequantize=True
-        ),  # else they stay packed and cannot be saved
+        # Otherwise the weights stay packed and cannot be saved.
+        quantization_config=GgufConfig(dequantize=True),
     )
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name).save_pretrained(target)

@@ -1,8 +1,9 @@
-"""Asks a model hub: `python -I hub_worker.py JOB.json`, run where huggingface_hub is installed.
+"""Ask a model hub: `python -I hub_worker.py JOB.json`.
 
-Imports nothing of bitbench. What huggingface_hub does by itself is left to it: tokens, proxies, HF_ENDPOINT,
-HF_HUB_OFFLINE, the shared cache and continuing a broken connection. The job has `repository`, `revision`, `file` (of a
-GGUF repository: a name or a type) and a `task`: `size` or `get`.
+It runs in an environment with huggingface_hub and imports nothing of bitbench. huggingface_hub
+handles tokens, proxies, HF_ENDPOINT, HF_HUB_OFFLINE, the shared cache and interrupted downloads.
+The job has `repository`, `revision`, `file` (a name or a type in a GGUF repository) and a `task`:
+`size` or `get`.
 """
 
 import errno
@@ -16,15 +17,20 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
+# In isolated mode, Python searches no folder of ours.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
+from job_worker import (  # type: ignore[import-not-found]
+    JobError,
+    Json,
+    Reports,
+    run_as_job_worker,
+)
 
-AT_ONCE = 4  # files
+AT_ONCE = 4  # files that are downloaded at the same time
 TOLD_EVERY_S = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# Of the repository's own folder; what lies below it are other forms of the same model. No pickles, and no code.
+# In the repository's top folder: folders below it hold other forms of the same model. Pickles and
+# code are excluded.
 BESIDE_WEIGHTS = (
     "*.json",
     "*.jinja",
@@ -34,33 +40,35 @@ BESIDE_WEIGHTS = (
     "merges.txt",
     "vocab.txt",
 )
-WEIGHTS = (
-    "model*.safetensors",
-    "*.safetensors",
-)  # the first that fits: others beside it are copies or adapters
+# The first pattern that matches counts: files that match only the second are copies or adapters.
+WEIGHTS = ("model*.safetensors", "*.safetensors")
 SAFE_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-OWN_MANIFEST = "bitbench-model.json"  # ours, not theirs
+OWN_MANIFEST = "bitbench-model.json"  # ours, so a repository must not bring one
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
-MOST_NAMED = 12  # GGUF files in a sentence
+MOST_NAMED = 12  # GGUF files in an error message
 SENTENCES = {
-    "gated": "{repository} is gated: accept its conditions on {endpoint}/{repository}, then set HF_TOKEN to a token "
-    "that may read it, or log in with `hf auth login`.",
-    "no access": "{repository} is gated, and your token has no access; request it on {endpoint}/{repository}.",
-    "no repository": "{endpoint} has no model {repository}, or it is private; check the spelling, or set HF_TOKEN to a "
-    "token that may read it.",
-    "no revision": "{repository} has no revision {revision}; {endpoint}/{repository}/commits/main lists them.",
-    "offline": "{repository} at {revision} is not in {cache}, and HF_HUB_OFFLINE forbids asking the hub; unset it to "
-    "download the model.",
-    "token refused": "{endpoint} refuses your token; check HF_TOKEN, or log in with `hf auth login`.",
-    "answered": "{endpoint} answered with the status {status} when asked for {repository}; repeat the command later.",
-    "disk full": "The disk of {cache} is full; free some space, or set HF_HOME to a larger disk, and repeat the "
-    "command.",
-    "unreachable": "{endpoint} cannot be reached, or the connection broke off; check the network (HTTPS_PROXY, "
-    "HF_ENDPOINT) and repeat the command: complete files are kept.",
-    "no weights": "{repository} has no .safetensors file; bitbench downloads no pickled weights, which can run code. "
-    "Look for a repository with safetensors.",
-    "part": "The shared cache has only a part of {repository}, and the hub was not asked; repeat the command with a "
-    "network.",
+    "gated": "{repository} is gated: accept its conditions on {endpoint}/{repository}, then set "
+    "HF_TOKEN to a token that may read it, or log in with `hf auth login`.",
+    "no access": "{repository} is gated, and your token has no access; "
+    "request it on {endpoint}/{repository}.",
+    "no repository": "{endpoint} has no model {repository}, or it is private; "
+    "check the spelling, or set HF_TOKEN to a token that may read it.",
+    "no revision": "{repository} has no revision {revision}; "
+    "{endpoint}/{repository}/commits/main lists them.",
+    "offline": "{repository} at {revision} is not in {cache}, and HF_HUB_OFFLINE forbids asking "
+    "the hub; unset it to download the model.",
+    "token refused": "{endpoint} refuses your token; "
+    "check HF_TOKEN, or log in with `hf auth login`.",
+    "answered": "{endpoint} answered with the status {status} when asked for {repository}; "
+    "repeat the command later.",
+    "disk full": "The disk of {cache} is full; free some space, or set HF_HOME to a larger disk, "
+    "and repeat the command.",
+    "unreachable": "{endpoint} cannot be reached, or the connection broke off; "
+    "check the network (HTTPS_PROXY, HF_ENDPOINT) and repeat the command: complete files are kept.",
+    "no weights": "{repository} has no .safetensors file; bitbench downloads no pickled weights, "
+    "which can run code. Look for a repository with safetensors.",
+    "part": "The shared cache has only a part of {repository}, and the hub was not asked; "
+    "repeat the command with a network.",
     "incomplete": "{repository} has not all of the files that it lists; repeat the command later.",
     "other": "{repository} could not be downloaded: {said}",
 }
@@ -92,114 +100,115 @@ def _work(job: Json, reports: Reports) -> Json:
 
 
 def _list_files(job: Json) -> Json:
-    """From the hub; from the shared cache where the hub is not to be asked, or cannot be."""
+    """List the files from the hub, or from the shared cache if the hub cannot be reached.
+
+    HF_HUB_OFFLINE counts as unreachable.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        found = HfApi().model_info(job["repository"], revision=job["revision"], files_metadata=True)
-        sizes = {sibling.rfilename: sibling.size or 0 for sibling in found.siblings or ()}
+        model = HfApi().model_info(job["repository"], revision=job["revision"], files_metadata=True)
+        sizes = {sibling.rfilename: sibling.size or 0 for sibling in model.siblings or ()}
         return {"sizes": sizes, "cached": None}
     except HfHubHTTPError:  # it did answer
         raise
     except Exception as error:
         if not _is_unreachable(error) or (folder := _cached_snapshot(job)) is None:
             raise
-        names = [
-            path.relative_to(folder).as_posix()
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        ]
-        sizes = {name: (folder / name).stat().st_size for name in names}
+        sizes = {}
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
         return {"sizes": sizes, "cached": folder}
 
 
 def _cached_snapshot(job: Json) -> Path | None:
-    """The folder of a revision in the shared cache, whose layout is documented."""
+    """Return a revision's folder in the shared cache, whose layout is documented, or None."""
     from huggingface_hub import constants
 
-    place = Path(constants.HF_HUB_CACHE, f"models--{job['repository'].replace('/', '--')}")
-    reference = place / "refs" / job["revision"]
-    commit = (
-        reference.read_text(encoding="utf-8").strip() if reference.is_file() else job["revision"]
-    )
-    folder = place / "snapshots" / commit
+    cache = Path(constants.HF_HUB_CACHE, f"models--{job['repository'].replace('/', '--')}")
+    commit = job["revision"]
+    reference = cache / "refs" / commit
+    if reference.is_file():
+        commit = reference.read_text(encoding="utf-8").strip()
+    folder = cache / "snapshots" / commit
     return folder if folder.is_dir() else None
 
 
 def _choose_files(listed: Json, job: Json) -> list[Json]:
-    """The weights with what is needed to load them, or the GGUF file that the job names."""
-    usual = {
-        name: size
-        for name, size in listed["sizes"].items()
-        if SAFE_NAME.fullmatch(name) and name != OWN_MANIFEST
-    }
-    names = (
-        _chosen_gguf(list(usual), job)
-        if job["file"]
-        else _weights([name for name in usual if "/" not in name])
-    )
+    """Return the weights and the files needed to load them, or the GGUF file in the job."""
+    safe = {}
+    for name, size in listed["sizes"].items():
+        if SAFE_NAME.fullmatch(name) and name != OWN_MANIFEST:
+            safe[name] = size
+    names = _chosen_gguf(list(safe), job) if job["file"] else _weights(safe)
     if names:
-        return [{"name": name, "size_bytes": usual[name]} for name in names]
+        return [{"name": name, "size_bytes": safe[name]} for name in names]
     if listed["cached"]:
         raise JobError(SENTENCES["part"].format(**job))
-    if any(name.endswith(".gguf") for name in usual):
-        raise JobError(f"{job['repository']} is a GGUF repository; {_advice(usual, job)}")
+    if any(name.endswith(".gguf") for name in safe):
+        raise JobError(f"{job['repository']} is a GGUF repository; {_advice(safe, job)}")
     raise JobError(SENTENCES["no weights"].format(**job))
 
 
-def _weights(top: list[str]) -> list[str]:
+def _weights(names: Iterable[str]) -> list[str]:
+    """Return the weights in the top folder and the files that loading them needs."""
+    top = [name for name in names if "/" not in name]
     for pattern in WEIGHTS:
         if weights := [name for name in top if fnmatch(name, pattern)]:
-            return weights + [
-                name for name in top if any(fnmatch(name, like) for like in BESIDE_WEIGHTS)
-            ]
+            return weights + list(filter(_is_beside_weights, top))
     return []
 
 
+def _is_beside_weights(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in BESIDE_WEIGHTS)
+
+
 def _chosen_gguf(names: list[str], job: Json) -> list[str]:
+    """Return the job's GGUF file with all its parts, or raise JobError if it is ambiguous."""
     ggufs = [name for name in names if name.endswith(".gguf")]
     matching = [name for name in ggufs if _is_meant(name, job["file"])]
-    if len({(PurePosixPath(name).parent, _without_part(name)) for name in matching}) != 1:
+    models = {(PurePosixPath(name).parent, _without_part(name)) for name in matching}
+    if len(models) != 1:
         problem = "several GGUF files match" if matching else "no GGUF file matches"
-        raise JobError(
-            f"{problem} {job['repository']}:{job['file']}; {_advice(matching or ggufs, job)}"
-        )
+        requested = f"{job['repository']}:{job['file']}"
+        raise JobError(f"{problem} {requested}; {_advice(matching or ggufs, job)}")
     return sorted(matching)
 
 
-def _is_meant(name: str, wanted: str) -> bool:
-    is_type = (
-        re.search(rf"(?:^|[-_.]){re.escape(wanted)}$", _without_part(name), re.IGNORECASE)
-        is not None
-    )
-    return is_type or wanted in (name, PurePosixPath(name).name)
+def _is_meant(name: str, requested: str) -> bool:
+    """Return True if the request is the file's name, its path or its type, such as Q4_K_M."""
+    if requested in (name, PurePosixPath(name).name):
+        return True
+    pattern = rf"(?:^|[-_.]){re.escape(requested)}$"
+    return re.search(pattern, _without_part(name), re.IGNORECASE) is not None
 
 
 def _without_part(name: str) -> str:
-    """One name for all files that a large model is split into."""
+    """Return the file's name without number, which all parts of a large model share."""
     return SPLIT.sub("", PurePosixPath(name).stem)
 
 
 def _advice(names: Iterable[str], job: Json) -> str:
-    known = sorted({_without_part(name) for name in names if name.endswith(".gguf")})
-    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
-    listed = ", ".join(known[:MOST_NAMED]) or "none"
-    return f"name one of its files as {job['repository']}:TYPE (it has {listed}{more})."
+    types = sorted({_without_part(name) for name in names if name.endswith(".gguf")})
+    shown = ", ".join(types[:MOST_NAMED]) or "none"
+    if len(types) > MOST_NAMED:
+        shown += f" and {len(types) - MOST_NAMED} more"
+    return f"name one of its files as {job['repository']}:TYPE (it has {shown})."
 
 
 def _download(job: Json, files: list[Json], progress: "DownloadProgress") -> Path:
-    """Return the folder in the shared cache."""
+    """Download the files and return their folder in the shared cache."""
     from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.utils import tqdm
 
     class Counted(tqdm):  # type: ignore[misc]
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            self.is_bytes, self.done = (
-                options.get("unit") == "B",
-                0,
-            )  # a bar that is not shown counts nothing
+            # A bar that is not displayed counts nothing, so this class counts by itself.
+            self.is_bytes = options.get("unit") == "B"
+            self.done = 0
 
         def update(self, n: float | None = 1) -> bool | None:
             self.done += int(n or 0)
@@ -207,60 +216,64 @@ def _download(job: Json, files: list[Json], progress: "DownloadProgress") -> Pat
                 progress.tell(self.done)
             return super().update(n)  # type: ignore[no-any-return]
 
-    def is_there(name: str) -> bool:
-        return isinstance(
-            try_to_load_from_cache(job["repository"], name, revision=job["revision"]), str
-        )
-
-    _refuse_without_room(sum(file["size_bytes"] for file in files if not is_there(file["name"])))
+    needed = 0
+    for file in files:
+        cached = try_to_load_from_cache(job["repository"], file["name"], revision=job["revision"])
+        if not isinstance(cached, str):
+            needed += file["size_bytes"]
+    _refuse_without_room(needed)
     names = [file["name"] for file in files]
-    found = snapshot_download(
+    folder = snapshot_download(
         job["repository"],
         revision=job["revision"],
         allow_patterns=names,
         max_workers=AT_ONCE,
         tqdm_class=Counted,
     )
-    return Path(found)
+    return Path(folder)
 
 
 class DownloadProgress:
-    """The bytes of all files together; told a few times a second."""
+    """The bytes of all files together, reported a few times a second."""
 
     def __init__(self, reports: Reports, total: int) -> None:
-        self._reports, self._total, self._done, self._told_at = reports, total, 0, 0.0
+        self._reports = reports
+        self._total = total
+        self._done = 0
+        self._told_at = 0.0
         self._lock = threading.Lock()
 
     def tell(self, done: int) -> None:
         with self._lock:
-            self._done = max(self._done, done)  # a bar of what arrives, and one of what is written
+            # One bar counts what arrives, another what is written.
+            self._done = max(self._done, done)
             if time.monotonic() - self._told_at >= TOLD_EVERY_S:
                 self._told_at = time.monotonic()
                 self._reports.send("progress", done=self._done, total=self._total)
 
 
 def _refuse_without_room(needed: int) -> None:
+    """Raise JobError if the disk of the shared cache lacks the needed bytes."""
     from huggingface_hub import constants
 
-    place = Path(constants.HF_HUB_CACHE)
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    folder = Path(constants.HF_HUB_CACHE)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise JobError(
-            f"The download needs {needed / 1e9:,.1f} GB and {constants.HF_HUB_CACHE} has {free / 1e9:,.1f} GB free; "
-            "free some space, or set HF_HOME to a larger disk."
+            f"The download needs {needed / 1e9:,.1f} GB and {constants.HF_HUB_CACHE} has "
+            f"{free / 1e9:,.1f} GB free; free some space, or set HF_HOME to a larger disk."
         )
 
 
 def _error_sentence(error: Exception, job: Json) -> str:
-    """In a sentence of ours: what a server says may repeat what it was sent."""
+    """Return a sentence of ours: a server's message may repeat our secrets."""
     from huggingface_hub import constants, get_token
 
     causes = _error_causes(error)
-    first_line = (str(error).strip().splitlines() or ["no message"])[0].replace(
-        get_token() or "\n", "***"
-    )
+    lines = str(error).strip().splitlines() or ["no message"]
+    first_line = lines[0].replace(get_token() or "\n", "***")
     return SENTENCES[_kind_of(causes)].format(
         repository=job["repository"],
         revision=job["revision"],
@@ -272,21 +285,21 @@ def _error_sentence(error: Exception, job: Json) -> str:
 
 
 def _kind_of(causes: list[BaseException]) -> str:
-    """Which of `SENTENCES` fits; the most special first."""
+    """Return the key of the entry in `SENTENCES` that fits. The most specific comes first."""
     from huggingface_hub import errors, get_token
 
     def is_among(kind: type[BaseException]) -> bool:
         return any(isinstance(cause, kind) for cause in causes)
 
-    answered = _statuses(causes)
+    statuses = _statuses(causes)
     tests = {
         "gated": is_among(errors.GatedRepoError) and get_token() is None,
         "no access": is_among(errors.GatedRepoError),
         "no repository": is_among(errors.RepositoryNotFoundError),
         "no revision": is_among(errors.RevisionNotFoundError),
         "offline": is_among(errors.OfflineModeIsEnabled),
-        "token refused": 401 in answered,
-        "answered": bool(answered),
+        "token refused": 401 in statuses,
+        "answered": bool(statuses),
         "disk full": any(isinstance(cause, OSError) and cause.errno in FULL for cause in causes),
         "unreachable": any(map(_is_unreachable, causes)),
     }
@@ -300,21 +313,24 @@ def _statuses(causes: list[BaseException]) -> list[int]:
 
 
 def _error_causes(error: BaseException) -> list[BaseException]:
-    """The error and what caused it."""
-    found: list[BaseException] = []
+    """Return the error and its causes, the error first."""
+    causes: list[BaseException] = []
     cause: BaseException | None = error
-    while cause is not None and cause not in found:
-        found.append(cause)
+    while cause is not None and cause not in causes:
+        causes.append(cause)
         cause = cause.__cause__ or cause.__context__
-    return found
+    return causes
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Also of the HTTP client, which changes its name between versions of huggingface_hub."""
+    """Return True for errors of the connection.
+
+    They include errors of the HTTP client, which differs between versions of huggingface_hub.
+    """
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True
-    is_clients = type(error).__module__.partition(".")[0].startswith("httpx")
-    return is_clients or "Consistency check failed" in str(error)
+    module = type(error).__module__.partition(".")[0]
+    return module.startswith("httpx") or "Consistency check failed" in str(error)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""One task of lm-eval against an endpoint: `python -I lm_eval_worker.py JOB.json`, run in the lmeval environment.
+"""One task of lm-eval against an endpoint: `python -I lm_eval_worker.py JOB.json`, run in the
+lmeval environment.
 
-Writes lines of JSON to its output ({"event": "versions" | "done" | "failed", …}) and everything else to its error
-stream. Imports nothing of bitbench.
+It writes lines of JSON to its output ({"event": "versions" | "done" | "failed", …}) and
+everything else to its error stream. It imports nothing of bitbench.
 """
 
 import os
@@ -10,13 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
+# Needed because Python in isolated mode searches no other folder.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
 from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 END_OF_THINKING = "</think>"
-WRITES = "generate_until"  # lm-eval's word for a task whose answer is text; all others compare log-probabilities
+# lm-eval's word for a task with text answers. All others compare log-probabilities.
+WRITES = "generate_until"
 
 
 def _work(job: Json, reports: Reports) -> Json:
@@ -26,8 +27,9 @@ def _work(job: Json, reports: Reports) -> Json:
     try:
         return _evaluate_with_lm_eval(job)
     except (Exception, SystemExit) as error:
-        last = str(error).strip().splitlines()[-1:] or [""]  # the first ones say what it was doing
-        raise JobError(f"{type(error).__name__}: {last[0]}") from error
+        # The cause is in the last line. The first ones only describe the activity.
+        lines = str(error).strip().splitlines() or [""]
+        raise JobError(f"{type(error).__name__}: {lines[-1]}") from error
 
 
 def _evaluate_with_lm_eval(job: Json) -> Json:
@@ -38,14 +40,13 @@ def _evaluate_with_lm_eval(job: Json) -> Json:
     manager = TaskManager()
     if job["is_file"]:
         os.chdir(Path(task).parent)  # data files in a task are relative to it
-    elif (
-        task not in manager.all_tasks
-    ):  # lm-eval would look for a file of this name, and run the code that it names
+    elif task not in manager.all_tasks:
+        # lm-eval would search for a file of this name, and run the code in it.
         raise ValueError(f"lm-eval has no task {task}")
     if not job["tells_prompts"]:
         _refuse_likelihoods(manager.load([task])["tasks"].values())
     cut: set[str] = set()
-    found = lm_eval.simple_evaluate(
+    output = lm_eval.simple_evaluate(
         model=_lm_eval_client(job, cut),
         tasks=[task],
         limit=job["limit"],
@@ -54,22 +55,17 @@ def _evaluate_with_lm_eval(job: Json) -> Json:
         bootstrap_iters=1000,
         log_samples=True,
     )
-    return {
-        "results": [
-            row
-            for name, metrics in found["results"].items()
-            for row in _lm_eval_results(name, metrics, found)
-        ],
-        "answers": [
-            answer
-            for name, kept in found["samples"].items()
-            for answer in _lm_eval_answers(name, kept, cut)
-        ],
-    }
+    results: list[Json] = []
+    for name, metrics in output["results"].items():
+        results += _lm_eval_results(name, metrics, output)
+    answers: list[Json] = []
+    for name, samples in output["samples"].items():
+        answers += _lm_eval_answers(name, samples, cut)
+    return {"results": results, "answers": answers}
 
 
 def _lm_eval_client(job: Json, cut: set[str]) -> Any:
-    """lm-eval's own client of the endpoint, which notes in `cut` the texts that ended at the length limit."""
+    """Return lm-eval's client of the endpoint. It adds texts cut at the length limit to `cut`."""
     from lm_eval.api.registry import get_model
 
     client = get_model("local-chat-completions" if job["chat"] else "local-completions")
@@ -77,34 +73,40 @@ def _lm_eval_client(job: Json, cut: set[str]) -> Any:
     class Noting(client):  # type: ignore[misc, valid-type]
         def parse_generations(self, outputs: Any, **more: Any) -> list[str]:
             texts = [text or "" for text in super().parse_generations(outputs=outputs, **more)]
-            several = outputs if isinstance(outputs, list) else [outputs]
-            reasons = [
-                choice.get("finish_reason") for output in several for choice in output["choices"]
-            ]
-            cut.update(
-                text for text, reason in zip(texts, reasons, strict=False) if reason == "length"
-            )
+            if not isinstance(outputs, list):
+                outputs = [outputs]
+            choices: list[Json] = []
+            for output in outputs:
+                choices += output["choices"]
+            for text, choice in zip(texts, choices, strict=False):
+                if choice.get("finish_reason") == "length":
+                    cut.add(text)
             return texts
 
+    options: dict[str, Any] = {"tokenizer": job["tokenizer"], "tokenizer_backend": "huggingface"}
     if job["chat"]:
-        own = {"think_end_token": END_OF_THINKING if job["strips_thinking"] else None}
-    else:
-        own = {"tokenizer": job["tokenizer"], "tokenizer_backend": "huggingface"}
+        options = {"think_end_token": None}
+        if job["strips_thinking"]:
+            options = {"think_end_token": END_OF_THINKING}
     return Noting(
         model=job["model"],
         base_url=job["url"],
         max_length=job["max_length"],
         num_concurrent=job["concurrency"],
         max_retries=1,
-        **own,
+        **options,
     )
 
 
-def _lm_eval_answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable[Json]:
-    """Of each sample the metrics that are right or wrong."""
-    for sample in kept:
-        said = sample["resps"][0][0]
-        text = said if isinstance(said, str) else ""  # of log-probabilities: none
+def _lm_eval_answers(name: str, samples: Iterable[Json], cut: set[str]) -> Iterable[Json]:
+    """Yield the answers with metrics that are either right or wrong."""
+    for sample in samples:
+        response = sample["resps"][0][0]
+        text = ""
+        is_cut: bool | None = None
+        if isinstance(response, str):  # otherwise a log-probability
+            text = response
+            is_cut = response in cut
         for metric in sample.get("metrics", ()):
             value = sample.get(metric)
             if value in (0, 1):
@@ -113,7 +115,7 @@ def _lm_eval_answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable
                     "metric": f"{metric},{sample['filter']}",
                     "question": f"{sample['doc_id']} ({sample['prompt_hash'][:8]})",
                     "is_right": bool(value),
-                    "is_cut": said in cut if isinstance(said, str) else None,
+                    "is_cut": is_cut,
                     "text": text,
                 }
 
@@ -121,37 +123,35 @@ def _lm_eval_answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable
 def _refuse_likelihoods(tasks: Iterable[Any]) -> None:
     if any(task.OUTPUT_TYPE != WRITES for task in tasks):
         raise ValueError(
-            "it compares log-probabilities of prompts, which this engine's server or its chat endpoint does not "
-            "return; run it on vllm or transformers, without `chat`"
+            "it compares log-probabilities of prompts, which this engine's server or its chat "
+            "endpoint does not return; run it on vllm or transformers, without `chat`"
         )
 
 
-def _lm_eval_results(name: str, metrics: Json, found: Json) -> list[Json]:
-    """`acc,none` and `acc_stderr,none` stand beside each other."""
-    better = found.get("higher_is_better", {}).get(name, {})
-    samples = found.get("n-samples", {}).get(name, {}).get("effective")
-    result = []
+def _lm_eval_results(name: str, metrics: Json, output: Json) -> list[Json]:
+    """Return the metrics with their standard errors: `acc,none` with `acc_stderr,none`."""
+    better = output.get("higher_is_better", {}).get(name, {})
+    samples = output.get("n-samples", {}).get(name, {}).get("effective")
+    results = []
     for key, value in metrics.items():
         metric, _, kind = key.partition(",")
-        if (
-            not isinstance(value, (int, float))
-            or isinstance(value, bool)
-            or not kind
-            or metric.endswith("_stderr")
-        ):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not kind or metric.endswith("_stderr"):
             continue
         error = metrics.get(f"{metric}_stderr,{kind}")
-        result.append(
+        if not isinstance(error, (int, float)):
+            error = None
+        results.append(
             {
                 "task": name,
                 "metric": key,
                 "value": value,
-                "standard_error": error if isinstance(error, (int, float)) else None,
+                "standard_error": error,
                 "samples": samples,
                 "higher_is_better": better.get(metric),
             }
         )
-    return result
+    return results
 
 
 if __name__ == "__main__":

@@ -1,51 +1,66 @@
-"""Turns texts into token ids with a model's own tokenizer: `python -I tokenize_texts.py JOB.json`.
+"""A worker that turns texts into token ids with a model's tokenizer: `python -I tokenize_texts.py
+JOB.json`.
 
-Run in an environment with transformers; imports nothing of bitbench. The job: `tokenizer` (a folder or a GGUF file),
-`texts`, `questions`, `conversations` (each with what it `asks` for, and the messages of each of its `turns`). It
-returns the ids of each text without special tokens, those of each question and of each turn (in the chat template where
-there is one), the tokens that begin every text, and those that are special.
+It runs in an environment with transformers and imports nothing of bitbench. The job contains:
+
+- `tokenizer`, a folder or a GGUF file.
+- `texts` and `questions`.
+- `conversations`, each with the task it `asks` for and the messages of each of its `turns`.
+
+The result contains:
+
+- the ids of each text without special tokens.
+- the ids of each question and turn, in the chat template if there is one.
+- the tokens that begin every text, and the special tokens.
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
+# Needed because Python in isolated mode searches no other folder.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
 from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks without a template
 
 
 def _work(job: Json, _: Reports) -> Json:
-    from transformers import AutoTokenizer
-
-    place = Path(job["tokenizer"])
-    gguf = place if place.is_file() else next(iter(sorted(place.glob("*.gguf"))), None)
-    folder, named = (place, {}) if gguf is None else (gguf.parent, {"gguf_file": gguf.name})
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), **named)
+    tokenizer = _load_tokenizer(Path(job["tokenizer"]))
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
-    begins = (
-        whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
-    )
+    begins: list[int] = []
+    if whole != plain and whole[: len(plain)] != plain:
+        begins = whole[: len(whole) - len(plain)]
+    texts = []
+    for text in job["texts"]:
+        encoding = tokenizer(text, add_special_tokens=False, verbose=False)
+        texts.append(encoding["input_ids"])
+    conversations = []
+    for conversation in job["conversations"]:
+        task = conversation["asks"]
+        turns = [_converse(tokenizer, task, messages) for messages in conversation["turns"]]
+        conversations.append(turns)
     return {
-        "texts": [
-            tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-            for text in job["texts"]
-        ],
+        "texts": texts,
         "questions": [_tokenize_question(tokenizer, question) for question in job["questions"]],
-        "conversations": [
-            [
-                _converse(tokenizer, conversation["asks"], messages)
-                for messages in conversation["turns"]
-            ]
-            for conversation in job["conversations"]
-        ],
+        "conversations": conversations,
         "begins": begins,
         "special": sorted(tokenizer.all_special_ids),
     }
+
+
+def _load_tokenizer(path: Path) -> Any:
+    """Load the tokenizer of a GGUF file, or of a folder, which may contain a GGUF file."""
+    from transformers import AutoTokenizer
+
+    gguf_files = [path]
+    if not path.is_file():
+        gguf_files = sorted(path.glob("*.gguf"))
+    if not gguf_files:
+        return AutoTokenizer.from_pretrained(str(path))
+    gguf_file = gguf_files[0]
+    return AutoTokenizer.from_pretrained(str(gguf_file.parent), gguf_file=gguf_file.name)
 
 
 def _tokenize_question(tokenizer: Any, question: str) -> Any:
@@ -54,12 +69,15 @@ def _tokenize_question(tokenizer: Any, question: str) -> Any:
     return _in_template(tokenizer, [{"role": "user", "content": question}])
 
 
-def _converse(tokenizer: Any, asks: str, messages: list[dict[str, str]]) -> Any:
-    """What is asked for stands before the first message: not every template knows a system's part."""
+def _converse(tokenizer: Any, task: str, messages: list[dict[str, str]]) -> Any:
+    """Return the ids of a conversation.
+
+    The task is put before the first message, because not every template knows a system prompt.
+    """
     if tokenizer.chat_template is None:
-        said = [f"{PLAIN[message['role']]}: {message['content']}\n" for message in messages]
-        return tokenizer(f"{asks}\n\n{''.join(said)}{PLAIN['assistant']}:")["input_ids"]
-    first = {**messages[0], "content": f"{asks}\n\n{messages[0]['content']}"}
+        lines = [f"{PLAIN[message['role']]}: {message['content']}\n" for message in messages]
+        return tokenizer(f"{task}\n\n{''.join(lines)}{PLAIN['assistant']}:")["input_ids"]
+    first = {**messages[0], "content": f"{task}\n\n{messages[0]['content']}"}
     return _in_template(tokenizer, [first, *messages[1:]])
 
 

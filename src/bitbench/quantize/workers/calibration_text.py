@@ -1,4 +1,7 @@
-"""The calibration text of a job as token ids. Lies beside the workers that need it; imports nothing of bitbench."""
+"""The calibration text of a job as token ids, for the workers in this folder.
+
+It imports nothing of bitbench.
+"""
 
 import json
 import random
@@ -9,7 +12,11 @@ Json = dict[str, Any]
 
 
 def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
-    """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
+    """Return the job's number of pieces, drawn by its seed.
+
+    Each conversation is a piece, cut to the job's length. Plain text is cut into pieces of exactly
+    this length.
+    """
     length = job["tokens"]
     pieces: list[list[int]] = []
     stream: list[int] = []
@@ -19,9 +26,8 @@ def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
             pieces.append(_conversation_ids(document["messages"], tokenizer)[:length])
         else:
             stream += tokenizer(document["text"])["input_ids"]
-    pieces += [
-        stream[start : start + length] for start in range(0, len(stream) - length + 1, length)
-    ]
+    for start in range(0, len(stream) - length + 1, length):
+        pieces.append(stream[start : start + length])
     pieces = [piece for piece in pieces if piece] or [stream]
     random.Random(job["seed"]).shuffle(pieces)
     return pieces[: job["samples"]]
@@ -30,7 +36,8 @@ def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
 def _conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
     if not tokenizer.chat_template:
         raise ValueError(
-            "the calibration text contains conversations, but this model has no chat template; use plain text"
+            "the calibration text contains conversations, but this model has no chat template; "
+            "use plain text"
         )
     text = tokenizer.apply_chat_template(messages, tokenize=False)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]

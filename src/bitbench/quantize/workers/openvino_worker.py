@@ -1,7 +1,8 @@
-"""Makes one model in OpenVINO's format: `python -I openvino_worker.py JOB.json`, run in the openvino environment.
+"""Make one model in OpenVINO's format: `python -I openvino_worker.py JOB.json`.
 
-optimum-intel traces the model with torch and writes it; nncf rounds its weights without looking at a text. Writes
-lines of JSON to its output and what the libraries say to its error stream. Imports nothing of bitbench.
+It runs in the openvino environment. optimum-intel traces the model with torch and writes it. nncf
+rounds its weights without a text. It writes lines of JSON to its output, and the libraries'
+messages to its error stream. It imports nothing of bitbench.
 """
 
 import importlib.metadata
@@ -11,13 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parents[2] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
+# In isolated mode, Python searches no folder of ours.
+sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))
+from job_worker import (  # type: ignore[import-not-found]
+    Json,
+    Reports,
+    job_worker_peak_bytes,
+    run_as_job_worker,
+)
 
 REPORTED_PACKAGES = ("nncf", "openvino", "optimum-intel", "torch", "transformers")
-# For the server, which turns tokens into text.
+# The server needs them to turn tokens into text.
 TOKENIZER = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -31,14 +36,14 @@ def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     from optimum.intel import OVModelForCausalLM
 
     rounding = _how_to_round(job)
+    # False, because by default it rounds models of more than a billion weights.
+    in_8_bits = None if rounding else False
     model = OVModelForCausalLM.from_pretrained(
         job["model"],
         export=True,
         compile=False,
         local_files_only=True,
-        load_in_8bit=None
-        if rounding
-        else False,  # else it rounds models of more than a billion weights unasked
+        load_in_8bit=in_8_bits,
         quantization_config=rounding,
     )
     target = Path(job["target"])
@@ -46,16 +51,12 @@ def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     for name in TOKENIZER:
         if (file := Path(job["model"]) / name).exists():
             shutil.copyfile(file, target / name)
-    return {
-        "facts": {
-            "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
-            "peak_memory_bytes": job_worker_peak_bytes(),
-        }
-    }
+    versions = {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES}
+    return {"facts": {"versions": versions, "peak_memory_bytes": job_worker_peak_bytes()}}
 
 
 def _how_to_round(job: Json) -> Any:
-    """As `optimum-cli export openvino --weight-format` does; None: weights stay in the type that they are stored in."""
+    """Return the rounding of `optimum-cli export openvino --weight-format`, or None for none."""
     if job["type"] == "bf16":
         return None
     from optimum.intel import OVWeightQuantizationConfig

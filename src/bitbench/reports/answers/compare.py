@@ -1,5 +1,6 @@
-"""A comparison of two studies, or of two configs: for a pull request, and for a terminal."""
+"""The comparison of two studies, or of two configs, for a pull request and for a terminal."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from bitbench.analysis.results.comparison import (
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.reports.document.model import (
+    Block,
     Document,
     Mark,
     Name,
@@ -22,15 +24,23 @@ from bitbench.reports.document.model import (
     Section,
     Unit,
 )
-from bitbench.reports.document.numbers import estimated, percent, quantity_unit, share, times
+from bitbench.reports.document.numbers import (
+    estimated,
+    format_verdict_counts,
+    percent,
+    quantity_unit,
+    share,
+    times,
+)
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     Words,
     bullets,
+    format_names,
     joined,
     listing,
-    name_phrases,
+    mark_if,
     number_column,
     paragraph,
     ratio_column,
@@ -49,30 +59,24 @@ WORST_FIRST = (Verdict.MISSED, Verdict.INCONCLUSIVE, Verdict.MET)
 
 
 def comparison_document(comparison: Comparison) -> Document:
-    """What the limits say closes the answer, so that it is the last line in a terminal."""
-    limits = [Paragraph(_limits(comparison))] if comparison.gates or comparison.cached else []
-    conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
-    found = [
-        (metric, points)
-        for metric in comparison.definitions
-        if (points := _points_of(comparison, metric))
-    ]
+    """Return the comparison. The outcome of its limits comes last, to be read in a terminal."""
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
-    shared = [paragraph(labels.shared)] if labels.shared else []
-    notes = bullets(_notes(comparison))
-    return Document(
-        say(Name(comparison.candidate), " against ", Name(comparison.baseline)),
-        (
-            *bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions),
-            *shared,
-            *limits,
-        ),
-        (
-            *(_gate_section(comparison, condition, labels) for condition in conditions),
-            *(_metric_section(comparison, metric, points, labels) for metric, points in found),
-            *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
-        ),
-    )
+    verdicts = [_verdicts(comparison, metric, labels) for metric in comparison.definitions]
+    answer: list[Block] = [*bullets(verdicts)]
+    if labels.shared:
+        answer.append(paragraph(labels.shared))
+    if comparison.gates or comparison.cached:
+        answer.append(Paragraph(_limits(comparison)))
+    sections = []
+    for condition in dict.fromkeys(gate.condition for gate in comparison.gates):
+        sections.append(_gate_section(comparison, condition, labels))
+    for metric in comparison.definitions:
+        if points := _points_of(comparison, metric):
+            sections.append(_metric_section(comparison, metric, points, labels))
+    if notes := bullets(_notes(comparison)):
+        sections.append(Section(say("What to know"), notes, in_terminal=True))
+    title = say(Name(comparison.candidate), " against ", Name(comparison.baseline))
+    return Document(title, tuple(answer), tuple(sections))
 
 
 def _points_of(comparison: Comparison, metric: str) -> list[ComparedPoint]:
@@ -80,18 +84,24 @@ def _points_of(comparison: Comparison, metric: str) -> list[ComparedPoint]:
 
 
 def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
-    """`Output throughput against a: slower (x · one); undecided (y · one).`, or `undecided on all 16 points`"""
+    """Return `Output throughput against a: slower (x · one); undecided (y · one).`
+
+    A verdict on many points that all share it gives only their number.
+    """
     points = _points_of(comparison, metric)
-    said: list[Words] = []
+    parts: list[Words] = []
     for verdict in ChangeVerdict:
-        alike = [point.candidate for point in points if point.verdict is verdict]
-        if len(alike) == len(points) > MAX_NAMED:
-            said.append(f"{verdict.value} on all {len(alike)} points")
-        elif alike:
-            found = name_phrases(f"{labels[point.config]} · {point.workload}" for point in alike)
-            said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
-    what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
-    return say(what, joined(said, "; ") or "no point has a result on both sides", ".")
+        names = []
+        for point in points:
+            if point.verdict is verdict:
+                candidate = point.candidate
+                names.append(f"{labels[candidate.config]} · {candidate.workload}")
+        if len(names) == len(points) > MAX_NAMED:
+            parts.append(f"{verdict.value} on all {len(names)} points")
+        elif names:
+            parts.append(say(f"{verdict.value} (", format_names(names, most=MAX_NAMED), ")"))
+    subject = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
+    return say(subject, joined(parts, "; ") or "no point has a result on both sides", ".")
 
 
 def _title(comparison: Comparison, metric: str) -> str:
@@ -100,20 +110,19 @@ def _title(comparison: Comparison, metric: str) -> str:
 
 
 def _limits(comparison: Comparison) -> Phrase:
+    """Return how many limits were met, and the exit code."""
     verdicts = [gate.verdict for gate in comparison.gates]
-    counts = [
-        f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts
-    ]
-    if not counts:
+    if not verdicts:
         return strong(f"Inconclusive: {CACHED_ON_ONE_SIDE}; exit code {comparison.exit_code:d}.")
-    return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
+    counts = ", ".join(format_verdict_counts(verdicts))
+    return strong(f"Limits: {counts}; exit code {comparison.exit_code:d}.")
 
 
 Compared = TypeVar("Compared", ComparedPoint, GateResult)
 
 
 def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
-    """The columns before the figures; without that of the config where there is only one."""
+    """Yield the columns of names. There is no column of configs if there is only one."""
     if len({row.candidate.config for row in rows}) > 1:
         yield words_column("Config", lambda row: Name(labels[row.candidate.config]))
     yield words_column("Workload", lambda row: Name(row.candidate.workload))
@@ -123,15 +132,12 @@ def _metric_section(
     comparison: Comparison, metric: str, points: Sequence[ComparedPoint], labels: Labels
 ) -> Section:
     definition = comparison.definitions[metric]
-    figures = table(
+    unit = quantity_unit(definition)
+    rows = table(
         points,
         *_names(points, labels),
-        number_column(
-            "Before", quantity_unit(definition), lambda point: estimated(point.before, definition)
-        ),
-        number_column(
-            "After", quantity_unit(definition), lambda point: estimated(point.after, definition)
-        ),
+        number_column("Before", unit, lambda point: estimated(point.before, definition)),
+        number_column("After", unit, lambda point: estimated(point.after, definition)),
         ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
         words_column(
             "Starts",
@@ -140,15 +146,16 @@ def _metric_section(
         ),
         words_column("Verdict", lambda point: point.verdict.value),
     )
-    return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
+    return Section(say(_title(comparison, metric)), (rows,), in_terminal=True)
 
 
 def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
-    """`Times better (95 %)`; corrected for several at once, where each may be tested at a level of its own."""
-    levels = {point.corrected.confidence or 0.0 for point in points if point.corrected} or {
-        comparison.confidence
-    }
-    return f"Times better ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
+    """Return `Times better (95 %)`, or `Times better (corrected)` if the levels differ."""
+    levels = {point.corrected.confidence or 0.0 for point in points if point.corrected}
+    level = "corrected"
+    if len(levels) < 2:
+        level = percent(next(iter(levels), comparison.confidence))
+    return f"Times better ({level})"
 
 
 def _starts(estimate: Estimate) -> str:
@@ -156,7 +163,7 @@ def _starts(estimate: Estimate) -> str:
 
 
 def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
-    """What failed first; below it, why the rest is open."""
+    """Return the outcome on each point, the failed ones first, and why others are inconclusive."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
     gates.sort(key=lambda gate: WORST_FIRST.index(gate.verdict))
     outcomes = table(
@@ -166,15 +173,14 @@ def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Sec
             f"Change ({percent(_single(comparison))})", Unit.SHARE, _change, intervals_from=0
         ),
         words_column("Outcome", lambda gate: gate.verdict.value),
-        mark=lambda gate: Mark.ALARM if gate.verdict is Verdict.MISSED else None,
+        mark=lambda gate: mark_if(gate.verdict is Verdict.MISSED, Mark.ALARM),
     )
-    return Section(
-        say(f"Fails if {condition}"), (outcomes, *bullets(_doubts(gates))), in_terminal=True
-    )
+    blocks = (outcomes, *bullets(_doubts(gates)))
+    return Section(say(f"Fails if {condition}"), blocks, in_terminal=True)
 
 
 def _change(gate: GateResult) -> Quantity | None:
-    """Of the metric itself, as the condition names it: less of a time is a gain."""
+    """Return the relative change of the metric itself: a negative change of a time is a gain."""
     if gate.ratio is None:
         return None
     low = None if gate.ratio.low is None else gate.ratio.low - 1
@@ -183,68 +189,74 @@ def _change(gate: GateResult) -> Quantity | None:
 
 
 def _single(comparison: Comparison) -> float:
-    """The confidence of one interval among all that decide."""
+    """Return the confidence of each interval, corrected for the number of limits (Bonferroni)."""
     return 1 - (1 - comparison.confidence) / len(comparison.gates)
 
 
 def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
-    unsure = [gate for gate in gates if gate.verdict is Verdict.INCONCLUSIVE]
-    for reason in dict.fromkeys(gate.reason for gate in unsure):
-        alike = [gate for gate in unsure if gate.reason == reason]
-        yield f"Inconclusive ({len(alike)}): {reason}."
+    """Yield why limits are inconclusive, once per reason."""
+    reasons = Counter(gate.reason for gate in gates if gate.verdict is Verdict.INCONCLUSIVE)
+    for reason, count in reasons.items():
+        yield f"Inconclusive ({count}): {reason}."
 
 
 def _notes(comparison: Comparison) -> Iterator[Phrase]:
-    if (asked := len(comparison.gates)) > 1:
-        yield say(
-            f"Corrected for {asked} comparisons ({percent(_single(comparison))} intervals each): the overall "
-            f"false-alarm rate stays below {percent(1 - comparison.confidence)}."
-        )
-    if len([point for point in comparison.points if point.corrected]) > 1:
-        yield say(
-            "The intervals of ratios are corrected for all points that are compared (Holm), as the verdicts are: one "
-            f"at {percent(comparison.confidence)} would be narrower."
-        )
+    """Yield what a reader must know about the intervals and the two sides."""
+    yield from _iter_interval_notes(comparison)
     for cached in comparison.cached:
-        shares = (
+        yield say(
+            Name(cached.point.name),
+            " is not compared: ",
             share(cached.before),
             " of the prompt tokens came from a prefix cache before, ",
             share(cached.after),
+            " after. ",
+            WITHOUT_CACHE,
         )
-        yield say(Name(cached.point.name), " is not compared: ", *shares, " after. ", WITHOUT_CACHE)
-    for lost in comparison.unpaired:
-        yield say(
-            Name(lost.point.name),
-            f" {lost.reason}{': it had one before' if lost.was_lost else ''}.",
-        )
+    for unpaired in comparison.unpaired:
+        before = ": it had one before" if unpaired.was_lost else ""
+        yield say(Name(unpaired.point.name), f" {unpaired.reason}{before}.")
     for difference in comparison.differences:
-        subject = say(" of ", Name(difference.subject)) if difference.subject else ()
         allowed = " (allowed)" if difference.is_allowed else ""
+        subject = say(" of ", Name(difference.subject)) if difference.subject else ()
+        values = f": {difference.before} before, {difference.after} after."
+        yield say(f"Differs{allowed}: {difference.fact.value}", subject, values)
+    metrics = map(find_metric, comparison.definitions)
+    if any(metric is not None and metric.is_tail for metric in metrics):
         yield say(
-            f"Differs{allowed}: {difference.fact.value}",
-            subject,
-            f": {difference.before} before, {difference.after} after.",
-        )
-    if any(known.is_tail for metric in comparison.definitions if (known := find_metric(metric))):
-        yield say(
-            "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."
+            "A percentile is compared as the mean of the percentiles of single trials, of equal "
+            "length on both sides."
         )
     if comparison.unknown_facts:
-        yield say(
-            "Missing on both sides, so not checked: ",
-            listing([fact.value for fact in comparison.unknown_facts]),
-            ".",
-        )
+        facts = listing([fact.value for fact in comparison.unknown_facts])
+        yield say("Missing on both sides, so not checked: ", facts, ".")
     if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
         yield say(
-            "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
-            "more), and the intervals do not cover a restart."
+            "bitbench did not start this server: its limits are judged on trials (--trials of "
+            "bitbench load asks for more), and the intervals do not cover a restart."
         )
-    elif any(
-        not side.covers_starts
-        for point in comparison.points
-        for side in (point.before, point.after)
-    ):
+    elif not all(map(_has_several_starts, comparison.points)):
         yield say(
-            "Some points have a single start, so no interval: a restart alone may make such a difference."
+            "Some points have a single start, so no interval: a restart alone may make such a "
+            "difference."
         )
+
+
+def _iter_interval_notes(comparison: Comparison) -> Iterator[Phrase]:
+    """Yield how intervals are corrected for multiple comparisons."""
+    count = len(comparison.gates)
+    if count > 1:
+        yield say(
+            f"Corrected for {count} comparisons ({percent(_single(comparison))} intervals each): "
+            "the overall false-alarm rate stays below "
+            f"{percent(1 - comparison.confidence)}."
+        )
+    if sum(point.corrected is not None for point in comparison.points) > 1:
+        yield say(
+            "The intervals of ratios are corrected for all points that are compared (Holm), as the "
+            f"verdicts are: one at {percent(comparison.confidence)} would be narrower."
+        )
+
+
+def _has_several_starts(point: ComparedPoint) -> bool:
+    return point.before.covers_starts and point.after.covers_starts

@@ -1,8 +1,8 @@
-"""Lines over workloads that differ in their load alone, with guides where a limit is."""
+"""Charts of workloads that differ only in their load, as lines with a guide at each limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
@@ -45,7 +45,7 @@ THROUGHPUT = "output_throughput"
 
 @dataclass(frozen=True)
 class _Line:
-    """One line: whose it is, how it is called, and the metric that it shows."""
+    """A line: a metric of a config, and its label."""
 
     config: Config
     label: str
@@ -54,7 +54,7 @@ class _Line:
 
 @dataclass(frozen=True)
 class _Curves:
-    """The lines of one figure, and their points by rising load."""
+    """The lines of one chart, over workloads of rising load."""
 
     summary: StudySummary
     group: Sequence[Workload]
@@ -62,16 +62,19 @@ class _Curves:
 
     @cached_property
     def drawn(self) -> list[tuple[_Line, PointSummary, Quantity]]:
+        """The points of each line that have a value, by rising load."""
         points = {point.point: point for point in self.summary.points}
-        found = []
+        result = []
         for line in self.lines:
             definition = ranked_metric_definition(self.summary, line.metric)
             for workload in self.group:
                 point = points.get(Point(config=line.config, workload=workload.name))
-                figure = point_quantity(point, line.metric, definition) if point else None
-                if point is not None and figure is not None:
-                    found.append((line, point, figure))
-        return found
+                if point is None:
+                    continue
+                figure = point_quantity(point, line.metric, definition)
+                if figure is not None:
+                    result.append((line, point, figure))
+        return result
 
     @cached_property
     def scale(self) -> Scale:
@@ -80,188 +83,209 @@ class _Curves:
 
     @property
     def rows(self) -> list[fig.Row]:
-        """A row per point, over its load."""
-        rows: list[fig.Row] = []
+        """A row per point, with its load on the x axis."""
+        rows = []
         for line, point, figure in self.drawn:
             load = sweep_level(self.summary.study.workload(point.point.workload))
             estimate = point.metrics.get(line.metric) or next(iter(point.metrics.values()))
-            rows.append(
-                {
-                    "series": line.label,
-                    "workload": point.point.workload,
-                    **fig.place_on_axis("y", figure, self.scale),
-                    "x": load,
-                    "order": load,
-                    "at": shown(setting_quantity(load)),
-                    "shown": shown(figure),
-                    "counts": starts_and_trials(estimate),
-                }
-            )
+            row: fig.Row = {
+                "series": line.label,
+                "workload": point.point.workload,
+                **fig.place_on_axis("y", figure, self.scale),
+                "x": load,
+                "order": load,
+                "at": shown(setting_quantity(load)),
+                "shown": shown(figure),
+                "counts": starts_and_trials(estimate),
+            }
+            rows.append(row)
         return rows
 
     @property
     def shape(self) -> str:
         first = self.group[0]
-        asked, answered = (
-            workload_length_text(length) for length in (first.input_tokens, first.output_tokens)
-        )
-        return f"{asked} tokens in, {answered} out"
+        input_tokens = workload_length_text(first.input_tokens)
+        return f"{input_tokens} tokens in, {workload_length_text(first.output_tokens)} out"
 
     @property
     def over(self) -> tuple[str, str]:
-        """What rises, and its unit."""
-        is_open = self.group[0].open_loop
-        return ("offered rate", "requests/s") if is_open else ("concurrency", "requests in flight")
+        """The name and the unit of the load."""
+        if self.group[0].open_loop:
+            return "offered rate", "requests/s"
+        return "concurrency", "requests in flight"
 
 
 def load_curve_figures(summary: StudySummary, labels: Labels) -> list[Figure]:
-    """Latency over throughput, a point per load. Of one config its times and its throughput over the load, with the
-    limits of the study and what a search found."""
-    found: list[Figure | None] = []
+    """Draw latency against throughput for each group of workloads that differ only in load.
+
+    A single config has its times and its throughput drawn over the load instead. Guides show the
+    study's limits and the result of a rate search.
+    """
+    figures = []
     for group in curves_by_load(summary.study.workloads):
         if len(summary.configs) != 1:
-            found.append(_load_figure(summary, group, labels))
+            figures.append(_load_figure(summary, group, labels))
             continue
         config = summary.configs[0].config
-        for shows, metrics in _over_load(summary).items():
+        for subject, metrics in _over_load(summary).items():
             lines = [_Line(config, label, metric) for metric, label in metrics.items()]
-            found.append(_level_figure(_Curves(summary, group, lines), shows))
-    return [figure for figure in found if figure is not None]
+            figures.append(_level_figure(_Curves(summary, group, lines), subject))
+    return list(filter(None, figures))
 
 
 def curves_by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
-    """Groups of at least two that differ only in how much is asked at once, by rising load."""
-    alike = grouped(workloads, lambda workload: sweep_shape_without(LOAD, workload))
-    ordered = [sorted(group, key=sweep_level) for group in alike.values()]
-    return [group for group in ordered if len({sweep_level(workload) for workload in group}) > 1]
+    """Group workloads that differ only in their load, each group by rising load.
+
+    A group with a single load is left out.
+    """
+    groups = []
+    for group in grouped(workloads, partial(sweep_shape_without, LOAD)).values():
+        if len(set(map(sweep_level, group))) > 1:
+            groups.append(sorted(group, key=sweep_level))
+    return groups
 
 
 def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> Figure | None:
+    """Draw latency against throughput, or return None if no point has a throughput."""
     ranking = next(ranking for ranking in summary.rankings if ranking.workload == group[-1].name)
     ranked = [entry.config for entry in ranking.entries]
-    order = dict.fromkeys([*ranked, *(config.config for config in summary.configs)])
-    every = _Curves(
-        summary, group, [_Line(config, labels[config], "latency_s") for config in order]
-    )
+    configs = dict.fromkeys([*ranked, *(config.config for config in summary.configs)])
+    lines = [_Line(config, labels[config], "latency_s") for config in configs]
+    every = _Curves(summary, group, lines)
     curves = _most_curves(every)
-    throughput, latency = summary.definitions[THROUGHPUT], summary.definitions["latency_s"]
+    throughput = summary.definitions[THROUGHPUT]
+    latency = summary.definitions["latency_s"]
     figures = [estimated(point.metrics.get(THROUGHPUT), throughput) for _, point, _ in curves.drawn]
-    known = [figure.value for figure in figures if figure is not None]
-    if not known:
+    values = [figure.value for figure in figures if figure is not None]
+    if not values:
         return None
-    scale = quantity_scale(quantity_unit(throughput), known)
-    rows = [
-        {**row, **fig.place_on_axis("x", figure, scale)}
-        for row, figure in zip(curves.rows, figures, strict=True)
-        if figure is not None
-    ]
+    scale = quantity_scale(quantity_unit(throughput), values)
+    rows: list[fig.Row] = []
+    for row, figure in zip(curves.rows, figures, strict=True):
+        if figure is not None:
+            rows.append({**row, **fig.place_on_axis("x", figure, scale)})
     unit = curves.over[1]
     measured = {line.config for line, _, _ in every.drawn}
-    left_out = (
-        f"Shown are {len(curves.lines)} of {len(measured)} configs."
-        if len(curves.lines) < len(measured)
-        else ""
-    )
-    absent = absent_from_figure(summary, {each.name for each in group}, measured, labels)
+    left_out = ""
+    if len(curves.lines) < len(measured):
+        left_out = f"Shown are {len(curves.lines)} of {len(measured)} configs."
+    workloads = {workload.name for workload in group}
     return _lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {curves.shape}",
-        (f"A point per load ({unit}, as written at the first line), with its intervals.", "Best is the lower right.",
-         left_out, absent, labels.shared),
+        (
+            f"A point per load ({unit}, as written at the first line), with its intervals.",
+            "Best is the lower right.",
+            left_out,
+            absent_from_figure(summary, workloads, measured, labels),
+            labels.shared,
+        ),
         rows,
         x=fig.axis_of(fig.axis_title(throughput, scale), rows, "x", zero=True),
         y=fig.axis_of(fig.axis_title(latency, curves.scale), rows, "y", zero=True),
         at=unit,
         is_marked=True,
-    )  # fmt: skip
+    )
 
 
 def _most_curves(curves: _Curves) -> _Curves:
-    """Return as many lines as can be told apart: the best at the highest load, and the baseline."""
-    known = list(dict.fromkeys(line for line, _, _ in curves.drawn))
-    if len(known) <= MOST_SERIES:
-        return replace(curves, lines=known)
-    own = [line for line in known if line.config == curves.summary.baseline]
-    others = [line for line in known if line not in own]
-    return replace(curves, lines=[*others[: MOST_SERIES - len(own)], *own])
+    """Return at most MOST_SERIES lines: the best at the highest load, and the baseline."""
+    lines = list(dict.fromkeys(line for line, _, _ in curves.drawn))
+    if len(lines) > MOST_SERIES:
+        baseline = [line for line in lines if line.config == curves.summary.baseline]
+        others = [line for line in lines if line not in baseline]
+        lines = [*others[: MOST_SERIES - len(baseline)], *baseline]
+    return replace(curves, lines=lines)
 
 
 def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
-    """By what is shown over the load: its lines, those of the objectives among them."""
-    times = ("ttft_p50_s", sweep_tail_metric(summary))
-    found = {"ttft": {metric: ranked_metric_definition(summary, metric).label for metric in times}}
+    """Return the lines of each chart over the load: the label of each metric.
+
+    The keys are METRICS and "throughput". The metrics of objectives are among the lines.
+    """
+    ttft = {}
+    for metric in ("ttft_p50_s", sweep_tail_metric(summary)):
+        ttft[metric] = ranked_metric_definition(summary, metric).label
+    lines = {"ttft": ttft}
     for objective in summary.study.objectives:
-        metric = OBJECTIVES[objective.name]
-        sound = all(
-            point.tails[metric.column].is_carried
-            for point in summary.points
-            if metric.column in point.tails
-        )
-        label = metric.label if sound else f"{metric.label} or slowest"
-        found.setdefault(objective.metric, {})[metric.column] = label
-    return found | {"throughput": {THROUGHPUT: "output throughput"}}
+        column = OBJECTIVES[objective.name].column
+        label = OBJECTIVES[objective.name].label
+        tails = [point.tails[column] for point in summary.points if column in point.tails]
+        if not all(tail.is_carried for tail in tails):
+            label = f"{label} or slowest"
+        lines.setdefault(objective.metric, {})[column] = label
+    return lines | {"throughput": {THROUGHPUT: "output throughput"}}
 
 
-def _level_figure(curves: _Curves, shows: str) -> Figure | None:
-    """A time, or the throughput, over the load that was asked for."""
+def _level_figure(curves: _Curves, subject: str) -> Figure | None:
+    """Draw a time, or the throughput, over the requested load. Return None without a point."""
     if not curves.drawn:
         return None
     summary = curves.summary
     rows = curves.rows
-    limits: list[fig.Row] = [
-        {
-            "guide": f"{objective.name} ≤ {shown(Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))}",
-            "guide_y": objective.limit / curves.scale.factor,
-        }
-        for objective in summary.study.objectives
-        if objective.metric == shows
-    ]
+    limits = _list_limits(curves, subject)
     answers = _answer(summary.search)
-    words, better = (
-        (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
-    )
+    name = "output throughput"
+    better = "more"
+    if subject in METRICS:
+        name = METRICS[subject].words
+        better = "less"
     over, unit = curves.over
-    loads = [
-        *fig.figure_field_values(rows, "x"),
-        *fig.figure_field_values(answers, "guide_low", "guide_high"),
-    ]
-    heights = [*fig.figure_field_values(rows, "y"), *fig.figure_field_values(limits, "guide_y")]
+    loads = fig.figure_field_values(rows, "x")
+    loads += fig.figure_field_values(answers, "guide_low", "guide_high")
+    heights = fig.figure_field_values(rows, "y") + fig.figure_field_values(limits, "guide_y")
     ends = fig.figure_field_values(rows, "y_low", "y_high")
-    tails = [
-        point.tails[line.metric] for line, point, _ in curves.drawn if line.metric in point.tails
-    ]
-    has_slowest = any(tail.note for tail in tails if tail.percent > MEDIAN)
-    return _lines_figure(
-        f"load-{shows}-{curves.group[0].name}",
-        f"{words.capitalize()} by {over}",
-        (
-            f"{curves.shape}.",
-            "Red: the limit." if limits else "",
-            "Band: the interval of the highest rate that meets the limit." if answers else "",
+    caption = [f"{curves.shape}."]
+    if limits:
+        caption.append("Red: the limit.")
+    if answers:
+        caption.append("Band: the interval of the highest rate that meets the limit.")
+    if _has_slowest(curves):
+        caption.append(
             "Where too few requests were sent for a p99, the slowest is shown in its place."
-            if has_slowest
-            else "",
-        ),
+        )
+    y_title = f"{name} ({curves.scale.unit}), {better} is better"
+    return _lines_figure(
+        f"load-{subject}-{curves.group[0].name}",
+        f"{name.capitalize()} by {over}",
+        caption,
         rows,
         x=fig.axis_for(f"{over} ({unit})", loads, zero=True),
-        y=fig.axis_for(
-            f"{words} ({curves.scale.unit}), {better} is better", heights, ends, zero=True
-        ),
+        y=fig.axis_for(y_title, heights, ends, zero=True),
         at=unit,
         guides=[*limits, *answers],
     )
 
 
+def _list_limits(curves: _Curves, subject: str) -> list[fig.Row]:
+    """Return a guide for each objective on the metric that the chart shows."""
+    limits: list[fig.Row] = []
+    for objective in curves.summary.study.objectives:
+        if objective.metric == subject:
+            limit = shown(Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))
+            height = objective.limit / curves.scale.factor
+            limits.append({"guide": f"{objective.name} ≤ {limit}", "guide_y": height})
+    return limits
+
+
+def _has_slowest(curves: _Curves) -> bool:
+    """Return whether the slowest request replaces a percentile for lack of requests."""
+    tails = [point.tails.get(line.metric) for line, point, _ in curves.drawn]
+    return any(tail.note for tail in tails if tail is not None and tail.percent > MEDIAN)
+
+
 def _answer(search: RateAnswer | None) -> list[fig.Row]:
+    """Return the guide of the rate that a search found, with its interval if it has one."""
     if search is None or search.rate is None:
         return []
     row: fig.Row = {
         "guide": shown(Quantity(search.rate, "requests/s", digits=ROUGH)),
         "guide_x": search.rate,
     }
-    return [
-        row if search.high is None else row | {"guide_low": search.low, "guide_high": search.high}
-    ]
+    if search.high is not None:
+        row["guide_low"] = search.low
+        row["guide_high"] = search.high
+    return [row]
 
 
 def _lines_figure(
@@ -276,10 +300,13 @@ def _lines_figure(
     is_marked: bool = False,
     guides: Sequence[fig.Row] = (),
 ) -> Figure:
-    """Return a figure with a line per series, with error bars. `is_marked`: the points of the first say their load."""
+    """Draw a line per series, with error bars.
+
+    `at` is the unit of the load. `is_marked` writes the loads at the points of the first line.
+    """
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
-    base = fig.figure_layer_where("isValid(datum.series)")
-    colour = figure_channel("series:N", sort=names, legend=None if len(names) == 1 else legend())
+    entries = legend() if len(names) > 1 else None
+    color = figure_channel("series:N", sort=names, legend=entries)
     shape = figure_channel("series:N", sort=names, legend=None)
     about = fig.tooltips(
         series="Config",
@@ -288,41 +315,39 @@ def _lines_figure(
         shown="Mean [interval]",
         counts="Starts / trials",
     )
+    base = fig.figure_layer_where("isValid(datum.series)")
+    line = base.mark("line")
+    point = base.mark("point", filled=True, size=60)
     layers = [
         *_guides(x, y, guides),
-        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
-        *fig.error_bars(x, y, colour=colour, opacity=0.45),
-        base.mark("point", filled=True, size=60).encode(
-            x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about
-        ),
+        line.encode(x=x.x(), y=y.y(), color=color, order="order:Q"),
+        *fig.error_bars(x, y, color=color, opacity=0.45),
+        point.encode(x=x.x(), y=y.y(), color=color, shape=shape, tooltip=about),
     ]
     if is_marked:
-        first = fig.halo(
-            base.where({"field": "series", "equal": names[0]}), "dim", align="center", dy=-12
-        )
-        layers += [text.encode(x=x.x(), y=y.y(), text="at:N") for text in first]
+        first = base.where({"field": "series", "equal": names[0]})
+        texts = fig.halo(first, "dim", align="center", dy=-12)
+        layers += [text.encode(x=x.x(), y=y.y(), text="at:N") for text in texts]
     sentences = [*caption, fig.cut_sentence(rows, x=x, y=y)]
     return fig.layered_figure(name, title, sentences, layers, [*rows, *guides], height=HEIGHT)
 
 
 def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[fig.Row]) -> list[Layer]:
-    """Behind the lines. A label stands where its guide meets the edge."""
+    """Return the layers behind the lines. A label is at the edge that its guide meets."""
     layers: list[Layer] = []
-    if any("guide_low" in guide for guide in guides):
+    fields = {field for guide in guides for field in guide}
+    edge = figure_constant(0)
+    if "guide_low" in fields:
         band = fig.figure_layer_where("isValid(datum.guide_low)").mark("rect", style="answer")
         layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
-    if any("guide_x" in guide for guide in guides):
-        upright = fig.figure_layer_where("isValid(datum.guide_x)")
-        layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
-        texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
-        layers += [
-            text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts
-        ]
-    if any("guide_y" in guide for guide in guides):
-        lying = fig.figure_layer_where("isValid(datum.guide_y)")
-        layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
-        texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
-        layers += [
-            text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts
-        ]
+    if "guide_x" in fields:
+        vertical = fig.figure_layer_where("isValid(datum.guide_x)")
+        layers.append(vertical.mark("rule", style="baseline").encode(x=x.x("guide_x")))
+        for text in fig.halo(vertical, "dim", align="right", dx=-6, dy=10):
+            layers.append(text.encode(x=x.x("guide_x"), y=edge, text="guide:N"))
+    if "guide_y" in fields:
+        horizontal = fig.figure_layer_where("isValid(datum.guide_y)")
+        layers.append(horizontal.mark("rule", style="limit").encode(y=y.y("guide_y")))
+        for text in fig.halo(horizontal, "change", align="left", dx=4, dy=-8):
+            layers.append(text.encode(x=edge, y=y.y("guide_y"), text="guide:N"))
     return layers

@@ -1,5 +1,6 @@
-"""What every figure has: rows, layers of Vega-Lite as plain data, axes, and the sentence about configs that it does not
-show. Specifications name roles (the limit, the baseline); only `document.palette` knows colours.
+"""The parts of every chart: rows, layers of Vega-Lite as plain data, axes, and captions.
+
+Specifications name roles (the limit, the baseline). Only `document.palette` knows colors.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -23,18 +24,21 @@ TYPES = {"N": "nominal", "O": "ordinal", "Q": "quantitative"}
 
 @dataclass(frozen=True)
 class Layer:
-    """Rows of a figure and how they are drawn. Each method gives another layer, so that layers share a beginning."""
+    """A layer of a chart: which rows are drawn, and how.
+
+    Each method returns another layer, so that layers can share a beginning.
+    """
 
     transform: tuple[Spec, ...] = ()
     look: Spec = field(default_factory=dict)
     encoding: Spec = field(default_factory=dict)
 
     def where(self, condition: str | Spec) -> "Layer":
-        """Those rows for which it holds: an expression, or a field and what it equals."""
+        """Keep the rows that meet a condition: an expression, or a field and its value."""
         return replace(self, transform=(*self.transform, {"filter": condition}))
 
     def first(self) -> "Layer":
-        """The first row alone."""
+        """Keep the first row alone."""
         numbered = {"window": [{"op": "row_number", "as": "place"}]}
         return replace(self, transform=(*self.transform, numbered)).where("datum.place == 1")
 
@@ -42,38 +46,45 @@ class Layer:
         return replace(self, look={"type": type, **look})
 
     def encode(self, **channels: str | Spec | Sequence[Spec]) -> "Layer":
-        """A text is a field with its type (`x:Q`); that of `x2` and `y2` has none, since they share that of x and y."""
-        read = {
-            name: figure_channel(what) if isinstance(what, str) else what
-            for name, what in channels.items()
-        }
-        return replace(self, encoding=self.encoding | read)
+        """Map channels to fields of the rows. A text is a field with its type, such as `x:Q`.
+
+        The fields of `x2` and `y2` have no type, since they share the type of x and y.
+        """
+        encoding = dict(self.encoding)
+        for name, channel in channels.items():
+            encoding[name] = figure_channel(channel) if isinstance(channel, str) else channel
+        return replace(self, encoding=encoding)
 
     @property
     def spec(self) -> Spec:
-        made: Spec = {"mark": self.look, "encoding": self.encoding}
-        return made | ({"transform": list(self.transform)} if self.transform else {})
+        spec: Spec = {"mark": self.look, "encoding": self.encoding}
+        if self.transform:
+            spec["transform"] = list(self.transform)
+        return spec
 
 
-def figure_channel(shown: str, **options: Json) -> Spec:
-    """`x:Q` is the field x, a quantity; N names, O has an order."""
-    name, _, kind = shown.partition(":")
-    return {"field": name, **({"type": TYPES[kind]} if kind else {}), **options}
+def figure_channel(field: str, **options: Json) -> Spec:
+    """Return a channel. `x:Q` is the field x, a quantity; N stands for names, O for an order."""
+    name, _, kind = field.partition(":")
+    channel: Spec = {"field": name}
+    if kind:
+        channel["type"] = TYPES[kind]
+    return channel | options
 
 
 def legend(title: str | None = None) -> Spec:
-    """Above the figure, a line per entry."""
+    """Return a legend above the chart, with a line per entry."""
     return {"title": title, "orient": "top", "direction": "vertical", "columns": 1}
 
 
 def figure_constant(constant: Json) -> Spec:
-    """A channel that is the same for every row: pixels, or `width`."""
+    """Return a channel that is the same for every row: pixels, or `width`."""
     return {"value": constant}
 
 
-ROWS = "rows"  # the name of a figure's data in its specification
+ROWS = "rows"  # the name of a chart's data in its specification
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
-MOST_LABELS = 12  # of marks in one figure; more would cover each other
+MOST_LABELS = 12  # in one chart; more would cover each other
 FEWEST_TICKS = 3  # of a logarithmic axis
 MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
@@ -89,7 +100,10 @@ def layered_figure(
     *,
     height: int | Spec,
 ) -> Figure:
-    """As wide as what it stands in; its rows are named, not held. A caption has the sentences that there are."""
+    """Return a chart as wide as its container.
+
+    Its specification only names the rows. Empty sentences of the caption are dropped.
+    """
     spec: Spec = {
         "layer": [layer.spec for layer in layers],
         "data": {"name": ROWS},
@@ -98,38 +112,52 @@ def layered_figure(
         "width": "container",
         "$schema": SCHEMA,
     }
-    return Figure(name, title, " ".join(sentence for sentence in caption if sentence), spec, rows)
+    return Figure(name, title, " ".join(filter(None, caption)), spec, rows)
 
 
 def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis, in its unit: value, and interval if it has two ends."""
-    known = quantity or Quantity(None)
-    low = None if known.high is None else known.low
-    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high}
-    return {key: None if value is None else value / scale.factor for key, value in placed.items()}
+    """Return the value and the ends of its interval, in the unit of an axis.
+
+    An interval without an upper end is left out.
+    """
+    values = Quantity(None) if quantity is None else quantity
+    low = None if values.high is None else values.low
+    row: Row = {}
+    for key, value in (
+        (field, values.value),
+        (f"{field}_low", low),
+        (f"{field}_high", values.high),
+    ):
+        row[key] = None if value is None else value / scale.factor
+    return row
 
 
 EVERY_ROW = Layer()
 
 
 def figure_layer_where(condition: str) -> Layer:
-    """Those rows of a figure for which it holds."""
+    """Return a layer of the rows that meet a condition."""
     return EVERY_ROW.where(condition)
 
 
 def tooltips(**titles: str) -> list[Spec]:
-    """What a pointer shows of a mark: words of these fields."""
+    """Return the fields that a pointer shows of a mark, with their titles."""
     return [figure_channel(f"{field}:N", title=title) for field, title in titles.items()]
 
 
 def figure_field_values(rows: Iterable[Row], *fields: str) -> list[float]:
-    """Every value of these fields that is known."""
-    known = (row.get(field) for row in rows for field in fields)
-    return [float(value) for value in known if isinstance(value, (int, float))]
+    """Return every number in these fields."""
+    values = []
+    for row in rows:
+        for name in fields:
+            value = row.get(name)
+            if isinstance(value, int | float):
+                values.append(float(value))
+    return values
 
 
 def axis_title(definition: MetricDefinition, scale: Scale) -> str:
-    """`output throughput (tok/s), more is better`"""
+    """Return the title of an axis: `output throughput (tok/s), more is better`."""
     better = "more" if definition.higher_is_better else "less"
     unit = f" ({scale.unit})" if scale.unit else ""
     return f"{definition.name}{unit}, {better} is better"
@@ -137,7 +165,7 @@ def axis_title(definition: MetricDefinition, scale: Scale) -> str:
 
 @dataclass(frozen=True)
 class ChartAxis:
-    """One direction of a figure: every layer shares its title and its ends."""
+    """An axis of a chart, whose title and ends all layers share."""
 
     title: str
     low: float
@@ -145,45 +173,51 @@ class ChartAxis:
     logarithmic: bool
 
     def x(self, field: str = "x") -> Spec:
-        words, kind, ticks = self.title, "linear", list[float]()
+        title = self.title
+        kind = "linear"
+        options: Spec = {}
         if self.logarithmic:
-            words, kind, ticks = f"{words} (log)", "log", _log_ticks(self.low, self.high)
-        # What lies beyond ends at the edge.
+            title = f"{title} (log)"
+            kind = "log"
+            if ticks := _log_ticks(self.low, self.high):
+                options = {"values": ticks, "format": ",~g"}
+        # clamp: an interval that reaches beyond ends at the edge.
         scale = {"type": kind, "domain": [self.low, self.high], "nice": False, "clamp": True}
-        axis = {"values": ticks, "format": ",~g"} if ticks else {}
-        return figure_channel(f"{field}:Q", title=words, scale=scale, axis=axis)
+        return figure_channel(f"{field}:Q", title=title, scale=scale, axis=options)
 
     def y(self, field: str = "y") -> Spec:
         return self.x(field)
 
-    def at(self, place: float) -> Spec:
-        """Put a mark at one place, whatever its row says."""
-        return {name: what for name, what in self.x().items() if name != "field"} | {"datum": place}
+    def at(self, position: float) -> Spec:
+        """Return a channel that puts a mark at one position, whatever its row says."""
+        channel = self.x()
+        del channel["field"]
+        return channel | {"datum": position}
 
     def share(self, value: float) -> float:
-        """Where a value lies: 0 at the low end, 1 at the high one."""
+        """Return the position of a value: 0 at the low end, 1 at the high end."""
         if self.logarithmic:
             return log10(value / self.low) / log10(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
 
     def value(self, share: float) -> float:
+        """Return the value at a position, the inverse of `share`."""
         if self.logarithmic:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Round values, each with a label: left alone, a logarithmic axis draws nine lines a decade and names a few."""
+    """Return round values, each to be labeled, or an empty list if there are too few.
+
+    By default, a logarithmic axis draws nine lines per decade and labels only some of them.
+    """
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 7)):
-        found = [
-            step * 10.0**decade
-            for decade in decades
-            for step in steps
-            if low <= step * 10.0**decade <= high
-        ]
-        if len(found) >= FEWEST_TICKS:
-            return found
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) >= FEWEST_TICKS:
+            return ticks
     return []
 
 
@@ -195,31 +229,31 @@ def halo(
     dx: float = 0,
     dy: float = 0,
 ) -> list[Layer]:
-    """Text that can be read over lines: a rim in the colour of the paper, then the text itself. `encode` both."""
-    return [
-        layer.mark("text", style=styles, align=align, dx=dx, dy=dy)
-        for styles in ([style, "rim"], [style])
-    ]
+    """Return text that can be read over lines: a rim in the color of the paper, then the text.
+
+    Encode both.
+    """
+    rim = layer.mark("text", style=[style, "rim"], align=align, dx=dx, dy=dy)
+    text = layer.mark("text", style=[style], align=align, dx=dx, dy=dy)
+    return [rim, text]
 
 
 def error_bars(
-    x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look: Any
+    x: ChartAxis, y: ChartAxis, *, color: Spec | None = None, **look: Any
 ) -> list[Layer]:
-    """Intervals along both axes, cut off at the edge."""
-    colours: dict[str, Any] = {} if colour is None else {"color": colour}
+    """Return intervals along both axes, cut off at the edge."""
+    channels: dict[str, Any] = {} if color is None else {"color": color}
     upright = figure_layer_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
     lying = figure_layer_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
-    down, up = (
-        layer.encode(x=x.x(), **colours) for layer in cut_marks("y", y, ("down", "up"), **look)
-    )
-    left, right = (
-        layer.encode(y=y.y(), **colours) for layer in cut_marks("x", x, ("left", "right"), **look)
-    )
-    return [
-        upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **colours),
-        lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **colours),
-        *(down, up, left, right),
+    layers = [
+        upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **channels),
+        lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **channels),
     ]
+    for arrow in cut_marks("y", y, ("down", "up"), **look):
+        layers.append(arrow.encode(x=x.x(), **channels))
+    for arrow in cut_marks("x", x, ("left", "right"), **look):
+        layers.append(arrow.encode(y=y.y(), **channels))
+    return layers
 
 
 CUT_SIZE = 55  # of an arrow head, in square pixels
@@ -235,28 +269,33 @@ def cut_marks(
     base: Layer = EVERY_ROW,
     **look: Any,
 ) -> list[Layer]:
-    """Draw an arrow head where an interval is cut off at an edge. `high`: the upper edge, if it is not the axis's."""
+    """Return arrow heads at the edges at which intervals are cut off.
+
+    `high` is the upper edge, if it differs from the axis.
+    """
     edge = axis.high if high is None else high
     channel = "x" if ways == ("left", "right") else "y"
     ends = ((f"datum.{field}_low < {axis.low}", axis.low), (f"datum.{field}_high > {edge}", edge))
-    return [
-        base.where(f"isValid(datum.{field}_low) && {beyond}")
-        .mark("point", shape=f"triangle-{way}", filled=True, size=CUT_SIZE, **look)
-        .encode(**{channel: axis.at(place)})
-        for way, (beyond, place) in zip(ways, ends, strict=True)
-    ]
+    marks = []
+    for way, (is_beyond, end) in zip(ways, ends, strict=True):
+        rows = base.where(f"isValid(datum.{field}_low) && {is_beyond}")
+        mark = rows.mark("point", shape=f"triangle-{way}", filled=True, size=CUT_SIZE, **look)
+        marks.append(mark.encode(**{channel: axis.at(end)}))
+    return marks
 
 
 def cut_sentence(rows: Iterable[Row], **axes: ChartAxis) -> str:
-    """Say what arrow heads mean, if there are any. `axes`: of each field with an interval."""
+    """Return what arrow heads mean, or an empty text if there are none.
+
+    `axes` has the axis of each field with an interval.
+    """
     for row in rows:
         for name, axis in axes.items():
-            low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
-            if (
-                isinstance(low, float)
-                and isinstance(high, float)
-                and (low < axis.low or high > axis.high)
-            ):
+            low = row.get(f"{name}_low")
+            high = row.get(f"{name}_high")
+            if not isinstance(low, float) or not isinstance(high, float):
+                continue
+            if low < axis.low or high > axis.high:
                 return CUT
     return ""
 
@@ -269,35 +308,40 @@ def axis_for(
     zero: bool = False,
     least_span: float = 0.0,
 ) -> ChartAxis:
-    """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
+    """Return an axis wide enough for all means, and for the intervals as far as the means differ.
 
-    An interval of few trials can be many times as wide as all that was measured: it is cut off at the edge then.
-    `least_span`, as a share of the largest mean: what differs by less must not look as if it mattered.
+    `others` are the ends of the intervals. An interval of few trials can be many times as wide as
+    all measured values: it is then cut off at the edge. `least_span` is a share of the largest
+    mean: smaller differences must not look as if they mattered.
     """
-    low, high = min(means), max(means)
+    low = min(means)
+    high = max(means)
     if low > 0 and high / low >= LOG_FROM:
         reach = (high / low) ** MOST_BEYOND
         inner = [value for value in others if low / reach <= value <= high * reach]
-        return ChartAxis(
-            title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True
-        )
+        bottom = min([low, *inner]) / 1.12
+        return ChartAxis(title, bottom, max([high, *inner]) * 1.12, logarithmic=True)
     if (more := least_span * abs(high) - (high - low)) > 0:
-        low, high = low - more / 2, high + more / 2
+        low -= more / 2
+        high += more / 2
     size = (high - low) or abs(high) or 1.0
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
-    return ChartAxis(
-        title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False
-    )
+    if zero:
+        bottom = 0.0
+    elif low >= 0:
+        bottom = max(bottom, 0.0)
+    return ChartAxis(title, bottom, top, logarithmic=False)
 
 
 def axis_of(
     title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0
 ) -> ChartAxis:
-    """For marks that `place` put along it."""
+    """Return an axis for the marks that `place_on_axis` put along it."""
+    means = figure_field_values(rows, field)
     ends = figure_field_values(rows, f"{field}_low", f"{field}_high")
-    return axis_for(title, figure_field_values(rows, field), ends, zero=zero, least_span=least_span)
+    return axis_for(title, means, ends, zero=zero, least_span=least_span)
 
 
 MOST_NAMED = 6
@@ -306,34 +350,35 @@ MOST_NAMED = 6
 def absent_from_figure(
     summary: StudySummary,
     workloads: Collection[str],
-    shown: Collection[Config],
+    drawn: Collection[Config],
     labels: Labels,
     *,
     lacks: str = "",
 ) -> str:
-    """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
+    """Return `Not shown: broken (unsupported).`, or an empty text if every config is drawn.
 
-    Of what is not supported, engines of which nothing is shown; the others are listed once in the report.
+    `lacks` is the reason of configs that have a result, such as "quality unknown". Of the refused
+    configs, only configs of engines that the chart lacks are listed. A section of the report lists
+    all of them.
     """
-    missing: dict[Config, str] = {}
+    reasons = {}
     for point in summary.points:
         config = point.point.config
-        if point.point.workload in workloads and config not in shown:
-            missing[config] = (
-                lacks
-                if has_ranked_result(summary, point)
-                else ranked_point_outcomes(point) or "not run"
-            )
-    engines = {config.engine for config in shown}
+        if point.point.workload not in workloads or config in drawn:
+            continue
+        reasons[config] = lacks
+        if not has_ranked_result(summary, point):
+            reasons[config] = ranked_point_outcomes(point) or "not run"
+    engines = {config.engine for config in drawn}
     for refusal in summary.refusals:
         config = refusal.point.config
-        is_seen = config in shown or (config.engine in engines and not refusal.was_tried)
+        is_seen = config in drawn or (config.engine in engines and not refusal.was_tried)
         if refusal.point.workload in workloads and not is_seen:
-            missing.setdefault(config, "not made" if refusal.was_tried else "refused")
-    alike = grouped((config for config in missing if missing[config]), missing.__getitem__)
-    named = {
-        why: listing([labels[config] for config in same], most=MOST_NAMED)
-        for why, same in alike.items()
-    }
-    parts = [f"{plain_text(names)} ({why})" for why, names in named.items()]
+            reason = "not made" if refusal.was_tried else "refused"
+            reasons.setdefault(config, reason)
+    missing = [config for config in reasons if reasons[config]]
+    parts = []
+    for reason, configs in grouped(missing, reasons.__getitem__).items():
+        names = listing([labels[config] for config in configs], most=MOST_NAMED)
+        parts.append(f"{plain_text(names)} ({reason})")
     return f"Not shown: {'; '.join(parts)}." if parts else ""

@@ -1,4 +1,4 @@
-"""Draws figures as files, with vl-convert of the extra `figures`; a page draws its own without it."""
+"""Charts as SVG files, drawn by vl-convert of the extra `figures`. A page draws its own."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from bitbench.reports.document.palette import LIGHT, figure_config
 from bitbench.study.base import Json
 from bitbench.util.errors import StoreError
 
-VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the newest
+VEGA_LITE = "6.4"  # the newest version that vl-convert brings
 WIDTH = 760
 _CLIP = re.compile(r'(id="clip|url\(#clip)(\d+)')
 
@@ -21,7 +21,7 @@ def can_draw_files() -> bool:
 
 
 def figure_svg(figure: Figure, width: int = WIDTH) -> str:
-    """Return a figure as it stands alone. Raises StoreError without the extra `figures`."""
+    """Return a chart as an SVG file. Raise StoreError without the extra `figures`."""
     if not can_draw_files():
         raise StoreError(
             "a figure as a file needs vl-convert; `pip install 'bitbench[figures]'` installs it"
@@ -29,20 +29,21 @@ def figure_svg(figure: Figure, width: int = WIDTH) -> str:
     import vl_convert
 
     specification = json.dumps(_figure_file_spec(figure, width), sort_keys=True)
-    return (
-        _renumber_clips(str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))) + "\n"
-    )
+    svg = str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))
+    return f"{_renumber_clips(svg)}\n"
 
 
 def _renumber_clips(svg: str) -> str:
-    """Count a drawing's clip paths from 1. Vega counts through all drawings of a process, so their order would show."""
+    """Number the clip paths of a drawing from 1.
+
+    Vega numbers them through all drawings of a process, so their order would show.
+    """
     numbers = sorted({int(number) for _, number in _CLIP.findall(svg)})
-    places = {number: place for place, number in enumerate(numbers, start=1)}
-    return _CLIP.sub(lambda found: f"{found[1]}{places[int(found[2])]}", svg)
+    return _CLIP.sub(lambda match: f"{match[1]}{numbers.index(int(match[2])) + 1}", svg)
 
 
 def _figure_file_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
-    """Return its specification with all that a page gives it."""
+    """Return the specification of a chart with everything that a page would add."""
     return {
         **figure.spec,
         "width": width,

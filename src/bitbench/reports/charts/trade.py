@@ -1,6 +1,6 @@
-"""Speed against lost quality or memory, with the Pareto front of all of them."""
+"""Charts of speed against lost quality or memory, with the Pareto front."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.results.summary import (
@@ -14,6 +14,7 @@ from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, absent_from_figure
 from bitbench.reports.document.model import Figure, Quantity, Unit, plain_text
 from bitbench.reports.document.numbers import (
+    Scale,
     estimated,
     quantity_scale,
     quantity_unit,
@@ -32,105 +33,115 @@ from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
-FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
-FEW_LABELS = 5  # of more marks only those are named that the front or the answer names
+FAR_RIGHT = 0.5  # of the axis: from here on, a label is left of its mark
+FEW_LABELS = 5  # with more marks, only the front and the configs of the answer are labeled
 BESIDE = 9  # pixels between a mark and its name
-LEAST_SPAN = {
-    "memory": 0.1
-}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
+# The least span of an axis, as a share of its largest value: a tenth for memory, since a fraction
+# of a MiB must not look like a gain.
+LEAST_SPAN = {"memory": 0.1}
 
 
 @dataclass(frozen=True)
 class _Measure:
-    """One axis: what it is called, and the figure of each config that has one."""
+    """An axis, with the quantity of each config that has one."""
 
     key: str
     name: str  # as in a sentence: "peak memory"
     unit: str
     of: Mapping[Config, Quantity]
-    sign: float = -1.0  # 1: more is better; -1: less is
+    sign: float = -1.0  # 1: more is better; -1: less is better
 
     def ends(self, config: Config) -> list[float]:
-        """Its value, and those of its interval, turned so that more is better. Without an interval it is a point."""
+        """Return the value and the ends of its interval, turned so that more is better."""
         quantity = self.of[config]
-        return [
-            self.sign * end
-            for end in (quantity.value, quantity.low, quantity.high)
-            if end is not None
-        ]
+        ends = (quantity.value, quantity.low, quantity.high)
+        return [self.sign * end for end in ends if end is not None]
+
+    def make_scale(self, configs: Iterable[Config]) -> Scale:
+        return quantity_scale(self.unit, [self.of[config].value for config in configs])
 
 
-def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> bool:
-    """By the `ends` of the same measures. One worse only within noise stays on the Pareto front."""
-    pairs = list(zip(other, own, strict=True))
-    return all(a[0] >= b[0] for a, b in pairs) and any(min(a) > max(b) for a, b in pairs)
+def is_pareto_better(better: Sequence[Sequence[float]], worse: Sequence[Sequence[float]]) -> bool:
+    """Return whether the first config removes the second from the Pareto front.
+
+    Both are the `ends` of the same measures. The first must be at least as good in all of them and
+    significantly better in one.
+    """
+    pairs = list(zip(better, worse, strict=True))
+    is_as_good = all(first[0] >= second[0] for first, second in pairs)
+    return is_as_good and any(min(first) > max(second) for first, second in pairs)
 
 
 def trade_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
-    """Draw speed against quality, or against memory if no quality is known of two configs with a result."""
-    points = [
-        point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)
-    ]
+    """Draw speed against quality, or against memory if the quality of too few configs is known.
+
+    The result is None if fewer than two configs have both a speed and a cost.
+    """
+    points = ranked_points(summary, ranking)
+    points = [point for point in points if has_ranked_result(summary, point)]
     configs = [point.point.config for point in points]
-    costs = [
-        cost
-        for cost in (_memory(summary), _divergence(summary))
-        if cost is not None and sum(config in cost.of for config in configs) > 1
-    ]
-    known = [point for point in points if all(point.point.config in cost.of for cost in costs)]
-    if not costs or len(known) < 2:
+    costs = []
+    for cost in (_memory(summary), _divergence(summary)):
+        if cost is not None and len(cost.of.keys() & configs) > 1:
+            costs.append(cost)
+            points = [point for point in points if point.point.config in cost.of]
+    if not costs or len(points) < 2:
         return None
-    measures = [_speed(summary, ranking, known), *costs]
-    ends = {
-        point.point.config: [measure.ends(point.point.config) for measure in measures]
-        for point in known
-    }
-    front = {
-        config: not any(is_pareto_better(other, own) for other in ends.values())
-        for config, own in ends.items()
-    }
+    measures = [_speed(summary, ranking, points), *costs]
+    front = _find_front(measures, [point.point.config for point in points])
     return _figure(summary, ranking, measures, costs[-1], front=front, labels=labels)
+
+
+def _find_front(measures: Sequence[_Measure], configs: Iterable[Config]) -> dict[Config, bool]:
+    """Return for each config whether it is on the Pareto front."""
+    ends = {}
+    for config in configs:
+        ends[config] = [measure.ends(config) for measure in measures]
+    front = {}
+    for config, config_ends in ends.items():
+        is_beaten = any(is_pareto_better(other, config_ends) for other in ends.values())
+        front[config] = not is_beaten
+    return front
 
 
 def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> _Measure:
     definition = summary.definitions[ranking.metric]
-    found = {
-        point.point.config: estimated(point.metrics[ranking.metric], definition) for point in points
-    }
-    of = {config: figure for config, figure in found.items() if figure is not None}
-    return _Measure(
-        "speed",
-        definition.name,
-        quantity_unit(definition),
-        of,
-        1.0 if definition.higher_is_better else -1.0,
-    )
+    speeds = {}
+    for point in points:
+        speed = estimated(point.metrics[ranking.metric], definition)
+        if speed is not None:
+            speeds[point.point.config] = speed
+    sign = 1.0 if definition.higher_is_better else -1.0
+    return _Measure("speed", definition.name, quantity_unit(definition), speeds, sign)
 
 
 def _memory(summary: StudySummary) -> _Measure | None:
+    """Return the peak memory of configs, on the device if any config used one. None if unknown."""
     on_device = any(config.memory.device_peak_bytes for config in summary.configs)
-    of = {}
+    peaks = {}
     for config in summary.configs:
-        peak = spread_quantity(
-            config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES
-        )
+        memory = config.memory
+        estimate = memory.device_peak_bytes if on_device else memory.peak_bytes
+        peak = spread_quantity(estimate, Unit.BYTES)
         if peak is not None:
-            of[config.config] = peak
-    return (
-        _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of)
-        if of
-        else None
-    )
+            peaks[config.config] = peak
+    if not peaks:
+        return None
+    name = "peak device memory" if on_device else "peak memory"
+    return _Measure("memory", name, Unit.BYTES, peaks)
 
 
 def _divergence(summary: StudySummary) -> _Measure | None:
-    """How far the answers move away from the baseline's; where that is unknown, perplexity."""
+    """Return the divergence from the baseline, else the perplexity. None if both are unknown."""
     for key in ("kl_mean", "perplexity"):
         if sum(key in row.estimates for row in summary.quality) > 1:
             definition = summary.quality_definitions[key]
-            found = {row.config: _quality(row, key, definition) for row in summary.quality}
-            of = {config: figure for config, figure in found.items() if figure is not None}
-            return _Measure("quality", definition.name, quantity_unit(definition), of)
+            losses = {}
+            for row in summary.quality:
+                loss = _quality(row, key, definition)
+                if loss is not None:
+                    losses[row.config] = loss
+            return _Measure("quality", definition.name, quantity_unit(definition), losses)
     return None
 
 
@@ -149,13 +160,12 @@ def _figure(
     front: Mapping[Config, bool],
     labels: Labels,
 ) -> Figure:
-    speed, definition = measures[0], summary.definitions[ranking.metric]
-    y_scale, x_scale = (
-        quantity_scale(measure.unit, [measure.of[each].value for each in front])
-        for measure in (speed, cost)
-    )
-    rows: list[fig.Row] = [
-        {
+    speed = measures[0]
+    y_scale = speed.make_scale(front)
+    x_scale = cost.make_scale(front)
+    rows = []
+    for config, is_on in front.items():
+        row: fig.Row = {
             **fig.place_on_axis("y", speed.of[config], y_scale),
             **fig.place_on_axis("x", cost.of[config], x_scale),
             "shown": shown(speed.of[config]),
@@ -165,27 +175,26 @@ def _figure(
             "front": is_on,
             "is_labelled": len(front) <= FEW_LABELS or is_on or bool(labels.mark(config)),
         }
-        for config, is_on in front.items()
-    ]
-    y = fig.axis_of(fig.axis_title(definition, y_scale), rows, "y", zero=True)
+        rows.append(row)
+    y_title = fig.axis_title(summary.definitions[ranking.metric], y_scale)
+    y = fig.axis_of(y_title, rows, "y", zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
-    x = fig.axis_of(
-        f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0)
-    )
-    for row in rows:  # names stand on the side where there is room
-        row["side"] = (
-            "left" if x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT else "right"
-        )
-    on = [labels[config] for config, is_on in front.items() if is_on]
-    named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
-    caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
-    # Of a config that has a speed: `memory or quality unknown`.
-    lacking = f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
+    x_title = f"{cost.name}{unit}, less is better"
+    x = fig.axis_of(x_title, rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
+    for row in rows:  # a name is on the side that has more space
+        is_right = x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT
+        row["side"] = "left" if is_right else "right"
+    keys = [measure.key for measure in measures]
+    best = [labels[config] for config, is_on in front.items() if is_on]
+    names = ""
+    if len(best) <= fig.MOST_LABELS:
+        names = f": {plain_text(listing(best))}"
+    lacking = f"{plain_text(listing(keys[1:], 'or'))} unknown"  # of configs that have a speed
     return fig.layered_figure(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
         (
-            caption,
+            f"On the Pareto front of {plain_text(listing(keys))}{names}.",
             fig.cut_sentence(rows, x=x, y=y),
             absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking),
             labels.shared,
@@ -197,25 +206,21 @@ def _figure(
 
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
-    best, beaten = fig.figure_layer_where("datum.front"), fig.figure_layer_where("!datum.front")
+    best = fig.figure_layer_where("datum.front")
+    beaten = fig.figure_layer_where("!datum.front")
     about = fig.tooltips(
         config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed"
     )
-    right, left = (fig.figure_layer_where(f"datum.side == '{side}'") for side in ("right", "left"))
-    names = [
-        text.where(shown).encode(x=x.x(), y=y.y(), text="config:N")
-        for shown, style in (
-            ("datum.front", "bright"),
-            ("!datum.front && datum.is_labelled", "dim"),
-        )
-        for text in (
-            *fig.halo(right, style, align="left", dx=BESIDE),
-            *fig.halo(left, style, align="right", dx=-BESIDE),
-        )
-    ]
-    return [
-        *fig.error_bars(x, y, style="error"),
-        *names,
-        beaten.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
-        best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
-    ]
+    right = fig.figure_layer_where("datum.side == 'right'")
+    left = fig.figure_layer_where("datum.side == 'left'")
+    layers = fig.error_bars(x, y, style="error")
+    labeled = "!datum.front && datum.is_labelled"
+    for condition, style in (("datum.front", "bright"), (labeled, "dim")):
+        texts = fig.halo(right, style, align="left", dx=BESIDE)
+        texts += fig.halo(left, style, align="right", dx=-BESIDE)
+        for text in texts:
+            layers.append(text.where(condition).encode(x=x.x(), y=y.y(), text="config:N"))
+    for layer, style, filled in ((beaten, "beaten", False), (best, "best", True)):
+        mark = layer.mark("point", style=style, filled=filled)
+        layers.append(mark.encode(x=x.x(), y=y.y(), tooltip=about))
+    return layers

@@ -1,4 +1,4 @@
-"""A summary and its trials as data for programs: one row per trial as CSV, and both as JSON."""
+"""A summary and its trials as data: one row per trial as CSV, and both as JSON."""
 
 import csv
 import io
@@ -11,20 +11,23 @@ from bitbench.reports.document.words import words_in_one_line
 from bitbench.study.base import Json
 from bitbench.study.secrets import is_secret
 
-TIDY_FORMAT = 1  # of the JSON form; 1: first published form
+TIDY_FORMAT = 1  # version of the JSON format; 1 is the first published one
 HIDDEN = "•••"
-# A spreadsheet takes a point that begins with one of these for a formula; an apostrophe before it makes it text.
+# A spreadsheet reads a cell that begins with one of these as a formula. An apostrophe before it
+# makes it text.
 _FORMULA = ("=", "+", "-", "@")
 
 
-def trial_rows(summary: StudySummary, of: StudyRecords) -> list[dict[str, Json]]:
-    """Return one row per trial, warm-up included, with the columns of `bitbench query`. What is not known is None."""
+def trial_rows(summary: StudySummary, records: StudyRecords) -> list[dict[str, Json]]:
+    """Return one row per trial, warm-up included, with the columns of `bitbench query`.
+
+    Unknown values are None.
+    """
     from bitbench.records.arrow_tables import study_arrow_table
 
     flagged = {outlier.trial_id for point in summary.points for outlier in point.outliers}
-    rows: list[dict[str, Json]] = (
-        study_arrow_table(of, "trials").drop_columns(["folder"]).to_pylist()
-    )
+    table = study_arrow_table(records, "trials").drop_columns(["folder"])
+    rows: list[dict[str, Json]] = table.to_pylist()
     for row in rows:
         row["started_at"] = row["started_at"] and row["started_at"].isoformat()
         row["outlier"] = row["trial"] in flagged
@@ -32,9 +35,10 @@ def trial_rows(summary: StudySummary, of: StudyRecords) -> list[dict[str, Json]]
 
 
 def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
-    """Return rows of one kind as CSV. Empty cells are what is not known."""
+    """Return rows of one kind as CSV. A cell is empty if its value is unknown."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    columns = list(rows[0]) if rows else []
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow({name: harmless_cell(value) for name, value in row.items()})
@@ -42,7 +46,7 @@ def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
 
 
 def harmless_cell(value: Json) -> Json:
-    """Neither a formula to a spreadsheet nor a command to a terminal."""
+    """Return a value that a spreadsheet reads as text and that cannot control a terminal."""
     if not isinstance(value, str):
         return value
     text = words_in_one_line(value)
@@ -50,11 +54,11 @@ def harmless_cell(value: Json) -> Json:
 
 
 def json_text(summary: StudySummary, trials: Sequence[Mapping[str, Json]]) -> str:
+    """Return the summary, its definitions and its trials as JSON, without secrets."""
+    definitions = {name: metric.model_dump() for name, metric in summary.definitions.items()}
     content = {
         "bitbench_report": TIDY_FORMAT,
-        "definitions": {
-            name: definition.model_dump() for name, definition in summary.definitions.items()
-        },
+        "definitions": definitions,
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
         "trials": trials,
     }
@@ -62,10 +66,13 @@ def json_text(summary: StudySummary, trials: Sequence[Mapping[str, Json]]) -> st
 
 
 def _without_secrets(content: Json) -> Json:
-    """Arguments and variables whose name says that they are a key."""
-    if isinstance(content, dict):
-        return {
-            name: HIDDEN if isinstance(value, str) and is_secret(name) else _without_secrets(value)
-            for name, value in content.items()
-        }
-    return [_without_secrets(item) for item in content] if isinstance(content, list) else content
+    """Return the content with the values hidden whose names look like secrets."""
+    if isinstance(content, list):
+        return list(map(_without_secrets, content))
+    if not isinstance(content, dict):
+        return content
+    result = {}
+    for name, value in content.items():
+        is_hidden = isinstance(value, str) and is_secret(name)
+        result[name] = HIDDEN if is_hidden else _without_secrets(value)
+    return result

@@ -1,8 +1,8 @@
-"""A document as one page that needs nothing else, with charts that answer to a pointer.
+"""A document as one self-contained page with interactive charts.
 
-Nothing of a study's text is ever HTML here: every string goes through `escape`, and a content security policy lets
-only the two scripts of this page run, by their hashes. Tables carry their numbers in `data-sort`, so that the page
-sorts by values and not by what they look like.
+No text of a study is ever HTML here: every string goes through `escape`. A content security policy
+lets only the two scripts of this page run, by their hashes. Tables carry their numbers in
+`data-sort`, so that the page sorts by values and not by text.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
-from itertools import count, groupby
+from itertools import count, groupby, starmap
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -35,30 +35,29 @@ from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words
 from bitbench.study.base import Json
 from bitbench.util.units import UNKNOWN
 
-PROSE = 40  # characters from which a cell is a sentence and needs room
+PROSE = 40  # characters from which a cell is a sentence and needs more width
 
 
 def html_page(document: doc.Document, bundle: str) -> str:
-    """Return the page. `bundle`: see `vega_bundle`."""
+    """Return the page. `bundle` is the script of `vega_bundle`."""
     loader = PackageLoader("bitbench.reports.document")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     body = _Body(environment)
-    parts = body.parts(document.sections)
+    sections = body.parts(document.sections)
+    style = environment.get_template("page.css").render(
+        light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK)
+    )
     behaviour = loader.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
         title=plain_words(doc.plain_text(document.title)),
         heading=body.phrase(document.title),
         answer=body.blocks(document.answer),
-        parts=[part for part in parts if not part.is_folded],
-        folded=[part for part in parts if part.is_folded],
+        parts=[section for section in sections if not section.is_folded],
+        folded=[section for section in sections if section.is_folded],
         facts=[(label, plain_words(value)) for label, value in document.facts],
-        style=Markup(
-            environment.get_template("page.css").render(
-                light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK)
-            )
-        ),
+        style=Markup(style),
         config=_script_json(figure_config(CSS_COLOURS)),
         behaviour=Markup(behaviour),
         bundle=Markup(bundle),
@@ -68,7 +67,7 @@ def html_page(document: doc.Document, bundle: str) -> str:
 
 @dataclass(frozen=True)
 class _Part:
-    """A section as the template wants it."""
+    """A section in the form that the template needs."""
 
     anchor: str
     title: Markup
@@ -77,41 +76,36 @@ class _Part:
 
 
 class _Body:
-    """Blocks as HTML. Tables are numbered, as each needs a name for readers who cannot see where it stands."""
+    """A converter of blocks to HTML. It numbers the tables, to name them for screen readers."""
 
     def __init__(self, environment: Environment) -> None:
         self._chart = environment.get_template("chart.html")
         self._tables = count(1)
 
     def parts(self, sections: Sequence[doc.Section]) -> list[_Part]:
-        used, parts = {"answer"}, []
+        """Return the sections with distinct anchors."""
+        used = {"answer"}
+        parts = []
         for section in sections:
-            numbered = (f"{section.anchor}-{number}" for number in count(2))
-            anchor = (
-                section.anchor
-                if section.anchor not in used
-                else next(free for free in numbered if free not in used)
-            )
+            anchor = section.anchor
+            number = 1
+            while anchor in used:
+                number += 1
+                anchor = f"{section.anchor}-{number}"
             used.add(anchor)
-            parts.append(
-                _Part(
-                    anchor,
-                    self.phrase(section.title),
-                    self.blocks(section.blocks),
-                    section.is_folded,
-                )
-            )
+            title = self.phrase(section.title)
+            parts.append(_Part(anchor, title, self.blocks(section.blocks), section.is_folded))
         return parts
 
     def blocks(self, blocks: Sequence[doc.Block]) -> Markup:
-        """Charts that follow each other stand beside each other, where there is room."""
-        made = []
+        """Return blocks as HTML. Consecutive charts are next to each other on a wide page."""
+        groups = []
         for are_charts, group in groupby(blocks, lambda block: isinstance(block, doc.Chart)):
-            inner = Markup("\n").join(self._block(block) for block in group)
-            made.append(
-                Markup('<div class="charts">\n{}\n</div>').format(inner) if are_charts else inner
-            )
-        return Markup("\n").join(made)
+            content = Markup("\n").join(map(self._block, group))
+            if are_charts:
+                content = Markup('<div class="charts">\n{}\n</div>').format(content)
+            groups.append(content)
+        return Markup("\n").join(groups)
 
     def _block(self, block: doc.Block) -> Markup:
         match block:
@@ -119,10 +113,8 @@ class _Body:
                 kind = Markup(' class="small-print"') if is_small_print else ""
                 return Markup("<p{}>{}</p>").format(kind, self.phrase(phrase))
             case doc.Bullets(items):
-                lines = Markup("\n").join(
-                    Markup("<li>{}</li>").format(self.phrase(item)) for item in items
-                )
-                return Markup("<ul>\n{}\n</ul>").format(lines)
+                lines = [Markup("<li>{}</li>").format(self.phrase(item)) for item in items]
+                return Markup("<ul>\n{}\n</ul>").format(Markup("\n").join(lines))
             case doc.CodeBlock(lines):
                 text = "\n".join(plain_words(line, MAX_LOG_LINE) for line in lines)
                 return Markup('<pre tabindex="0"><code>{}</code></pre>').format(text)
@@ -131,13 +123,14 @@ class _Body:
             case doc.Table():
                 return self._table(block)
             case doc.Chart(figure):
-                return Markup(self._chart.render(figure=figure, data=_script_json(_packed(figure))))
+                data = _script_json(_packed(figure))
+                return Markup(self._chart.render(figure=figure, data=data))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
                 return fold.format(plain_words(title), self.blocks(inner))
 
     def phrase(self, phrase: doc.Phrase) -> Markup:
-        return Markup("").join(self._inline(part) for part in phrase)
+        return Markup("").join(map(self._inline, phrase))
 
     def _inline(self, part: doc.Part) -> Markup:
         match part:
@@ -154,14 +147,13 @@ class _Body:
 
     def _table(self, table: doc.Table) -> Markup:
         scales = column_quantity_scales(table)
-        heads = Markup("").join(
-            self._head(*pair) for pair in zip(table.columns, scales, strict=True)
-        )
-        rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
+        heads = map(self._head, table.columns, scales)
+        rows = [self._row(row, table.columns, scales) for row in table.rows]
         return Markup(
-            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0"><table class="names">\n'
+            '<div class="scroll" role="region" aria-label="Table {}" tabindex="0">'
+            '<table class="names">\n'
             "<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody></table></div>"
-        ).format(next(self._tables), heads, rows)
+        ).format(next(self._tables), Markup("").join(heads), Markup("\n").join(rows))
 
     def _head(self, column: doc.Column, scale: Scale) -> Markup:
         kind = Markup("") if column.is_words else Markup(' class="number"')
@@ -170,13 +162,11 @@ class _Body:
 
     def _row(self, row: doc.Row, columns: Sequence[doc.Column], scales: Sequence[Scale]) -> Markup:
         kind = Markup(' class="{}"').format(row.mark.value) if row.mark else ""
-        cells = Markup("").join(
-            self._cell(*cell) for cell in zip(row.cells, columns, scales, strict=True)
-        )
-        return Markup("<tr{}>{}</tr>").format(kind, cells)
+        cells = starmap(self._cell, zip(row.cells, columns, scales, strict=True))
+        return Markup("<tr{}>{}</tr>").format(kind, Markup("").join(cells))
 
     def _cell(self, cell: doc.TableCell, column: doc.Column, scale: Scale) -> Markup:
-        """`data-sort` holds the number in base units; text is sorted as it stands, and what is unknown stays last."""
+        """Return a cell. `data-sort` holds a number in base units, and nothing if it is unknown."""
         number = "" if column.is_words else "number"
         match cell:
             case None:
@@ -191,38 +181,36 @@ class _Body:
 
 
 def _figure(number: Written) -> Markup:
-    """A value with its interval set apart."""
-    limits = (
-        Markup('<span class="interval">{}</span>').format(number.limits) if number.limits else ""
-    )
-    return Markup(" ").join(
-        part for part in (number.value, limits, number.unit, number.note) if part
-    )
+    """Return a value, with an element for its interval."""
+    limits = Markup("")
+    if number.limits:
+        limits = Markup('<span class="interval">{}</span>').format(number.limits)
+    return Markup(" ").join(filter(None, (number.value, limits, number.unit, number.note)))
 
 
 def _packed(figure: doc.Figure) -> dict[str, Json]:
-    """Rows as lists: names of fields would be half of a large page."""
+    """Return a chart with its rows as lists: names of fields would be half of a large page."""
     fields = list(dict.fromkeys(field for row in figure.rows for field in row))
-    return {
-        "name": figure.name,
-        "spec": figure.spec,
-        "fields": fields,
-        "values": [[row.get(field) for field in fields] for row in figure.rows],
-    }
+    values = [list(map(row.get, fields)) for row in figure.rows]
+    return {"name": figure.name, "spec": figure.spec, "fields": fields, "values": values}
 
 
 def _script_json(content: Json) -> Markup:
-    """For a script element: nothing in it can end the element."""
+    """Return JSON for a script element, which nothing in it can end."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False, sort_keys=True)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
 def _policy(*scripts: str) -> str:
-    """No network, no frames, no other script: the page holds everything, and what names hold stays text."""
-    hashes = " ".join(
-        f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts
+    """Return a content security policy: no network, no frames and no other script."""
+    hashes = []
+    for script in scripts:
+        digest = b64encode(sha256(script.encode()).digest()).decode()
+        hashes.append(f"'sha256-{digest}'")
+    return (
+        f"default-src 'none'; script-src {' '.join(hashes)}; style-src 'unsafe-inline'; "
+        "base-uri 'none'"
     )
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'"
 
 
 def vega_bundle() -> str:

@@ -1,23 +1,22 @@
-"""A document as Markdown, readable before it is rendered; its charts, if drawn, are files beside it."""
+"""A document as Markdown that is readable as text. Its charts, if drawn, are files."""
 
+import re
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import cells_with_units, shown
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 
-FIGURES = "figures"  # the folder of its charts, beside it
+FIGURES = "figures"  # the folder of its charts, next to it
 _ESCAPED = str.maketrans(
     {char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 )
-_TAME = frozenset(
-    " .@/+:·=,()…-_"
-)  # beside letters and digits: nothing that ends a code span or a table cell
+# With letters and digits, the characters that end neither a code span nor a table cell.
+_TAME = frozenset(" .@/+:·=,()…-_")
 
 
 def markdown(document: doc.Document, *, has_figures: bool = True) -> str:
-    """Return the whole document; without figures nothing stands for its charts."""
+    """Return the whole document. Without figures, its charts are left out."""
     parts = [
         f"# {markdown_phrase(document.title)}",
         *_blocks(document.answer, has_figures=has_figures),
@@ -28,23 +27,28 @@ def markdown(document: doc.Document, *, has_figures: bool = True) -> str:
 
 
 def markdown_section_parts(section: doc.Section, *, has_figures: bool = True) -> list[str]:
+    """Return the paragraphs of a section, its title first."""
     title = f"## {markdown_phrase(section.title)}"
     return [title, *_blocks(section.blocks, has_figures=has_figures)]
 
 
 def _escape_markdown(text: str) -> str:
-    """As it is, to a reader of the rendered page."""
+    """Return text that a rendered page shows unchanged."""
     return _escaped(inline_words(text))
 
 
 def _escaped(line: str) -> str:
-    """What means nothing where it stands stays readable in the source: a `_` inside a word, brackets around numbers."""
-    return "".join(
-        char
-        if _is_harmless(char, line[place - 1 : place], line[place + 1 : place + 2])
-        else char.translate(_ESCAPED)
-        for place, char in enumerate(line)
-    )
+    """Escape a line, except for characters without a meaning in their context.
+
+    They stay readable in the source: a `_` inside a word, brackets around numbers.
+    """
+    escaped = []
+    for index, char in enumerate(line):
+        if _is_harmless(char, line[index - 1 : index], line[index + 1 : index + 2]):
+            escaped.append(char)
+        else:
+            escaped.append(char.translate(_ESCAPED))
+    return "".join(escaped)
 
 
 def _is_harmless(char: str, before: str, after: str) -> bool:
@@ -53,30 +57,26 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
             return before.isalnum() and after.isalnum()
         case "[":
             return after.isdigit() or after in ("-", "+")
-        case "]":
-            return before.isdigit() and after in (
-                " ",
-                ",",
-                ".",
-                ";",
-            )  # not at the end: a link could go on there
+        case "]":  # not at the end of a line: a link could go on there
+            return before.isdigit() and after in (" ", ",", ".", ";")
     return False
 
 
 def _markdown_code(text: str) -> str:
-    """A name in code type, or escaped where it could break out of it."""
+    """Return a name in code type, or escaped if it could break out of it."""
     line = plain_words(text, MAX_NAME)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
     return f"`{line}`" if is_tame else _escaped(line)
 
 
 def _number(text: str) -> str:
-    """Its brackets stay readable in the source: nothing follows them that would make them a link."""
+    """Escape a number, except for its brackets: nothing after them makes them a link."""
     return _escape_markdown(text).replace("\\[", "[").replace("\\]", "]")
 
 
 def markdown_phrase(phrase: doc.Phrase) -> str:
-    return "".join(_part(part) for part in phrase)
+    """Return a phrase as one escaped line."""
+    return "".join(map(_part, phrase))
 
 
 def _part(part: doc.Part) -> str:
@@ -109,34 +109,36 @@ def _blocks(blocks: Sequence[doc.Block], *, has_figures: bool = True) -> Iterato
             case doc.Table():
                 yield markdown_table(block)
             case doc.Chart(figure):
-                title, caption = _escape_markdown(figure.title), _escape_markdown(figure.caption)
+                title = _escape_markdown(figure.title)
+                caption = _escape_markdown(figure.caption)
                 yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
             case doc.Details(_, inner):
                 yield from _blocks(inner, has_figures=has_figures)
 
 
 def _code_block(lines: Sequence[str]) -> str:
+    """Return lines in a fence that is longer than any run of backticks in them."""
     body = [plain_words(line, MAX_LOG_LINE) for line in lines]
-    runs = (list(run) for line in body for char, run in groupby(line) if char == "`")
-    longest = max(map(len, runs), default=0)
+    longest = max(map(len, re.findall("`+", "\n".join(body))), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *body, fence])
 
 
 def markdown_table(table: doc.Table) -> str:
+    """Return a table whose columns are aligned in the source, too."""
     titles, rows = cells_with_units(table, markdown_phrase, _number)
     header = [title or " " for title in titles]
-    widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
-    marks = [
-        "-" * width if column.is_words else "-" * (width - 1) + ":"
-        for width, column in zip(widths, table.columns, strict=True)
-    ]
+    widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
 
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.ljust(width) if column.is_words else cell.rjust(width)
-            for cell, width, column in zip(cells, widths, table.columns, strict=True)
-        ]
+    def format_line(cells: Sequence[str]) -> str:
+        padded = []
+        for cell, width, column in zip(cells, widths, table.columns, strict=True):
+            align = str.ljust if column.is_words else str.rjust
+            padded.append(align(cell, width))
         return f"| {' | '.join(padded)} |"
 
-    return "\n".join([line(header), line(marks), *(line(row) for row in rows)])
+    marks = []
+    for width, column in zip(widths, table.columns, strict=True):
+        end = "-" if column.is_words else ":"
+        marks.append("-" * (width - 1) + end)
+    return "\n".join(map(format_line, [header, marks, *rows]))

@@ -1,10 +1,11 @@
-"""What a document consists of: sections of typed blocks, and numbers that are still numbers.
+"""The parts of a document: sections of typed blocks, and numbers that are still numbers.
 
-A section says *what* is told; the renderers beside this file (Markdown, HTML, terminal, JSON) decide how it is written
-down. Names and other people's words stand in a document as they are: making them harmless is each renderer's own duty,
-and none of them lets a string through that is not escaped.
+A section holds content. The renderers next to this file (Markdown, HTML, terminal, JSON) decide how
+to write it. A document holds names and text from elsewhere unchanged: each renderer must escape
+every string.
 """
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -13,36 +14,37 @@ from bitbench.study.base import Json
 
 
 class Unit(StrEnum):
-    """How numbers of a kind are scaled and written; a `Quantity` may also carry any other unit as plain words."""
+    """A unit with rules for scaling and writing. A `Quantity` may have any other unit as text."""
 
     SECONDS = "s"  # scaled to µs, ms or s
     BYTES = "bytes"  # scaled to MiB or GiB
     RATIO = "×"
     SHARE = "share"  # written in per cent
-    COUNT = "count"  # whole, without a unit
+    COUNT = "count"  # a whole number without a unit
     NONE = ""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with what is known about it. `value` in base units (seconds, bytes, shares); None: not known."""
+    """A number in base units (seconds, bytes, shares), with its interval and how to write it."""
 
-    value: float | None
+    value: float | None  # None: unknown
     unit: str = Unit.NONE
     low: float | None = None
-    high: float | None = None  # None beside a `low`: open upwards
-    # A confidence interval: 12.3 [11.9, 12.8]; or the lowest and the highest of what was seen: 12.3 (11.9 – 12.8).
+    high: float | None = None  # None with a `low`: open upwards
+    # A confidence interval is written as 12.3 [11.9, 12.8]. The lowest and the highest measured
+    # value are written as 12.3 (11.9 – 12.8).
     range: Literal["interval", "extremes"] = "interval"
-    digits: int | None = None  # significant ones; None: as many as the interval supports
-    is_signed: bool = False  # a plus before what is above zero
-    note: str = ""  # a few words behind it
-    sd: float | None = None  # of the trials that `value` is the mean of: 12.3 ± 0.8 [11.9, 12.8]
-    decimals: int | None = None  # exactly so many: for tables whose layout others have set
+    digits: int | None = None  # significant digits; None: as many as the interval supports
+    is_signed: bool = False  # a plus before a positive value
+    note: str = ""  # a few words after it
+    sd: float | None = None  # of the trials, whose mean is `value`: 12.3 ± 0.8 [11.9, 12.8]
+    decimals: int | None = None  # exactly as many, for tables whose layout others have set
 
 
 @dataclass(frozen=True)
 class Name:
-    """A name from a study or a record, set in code type where there is one."""
+    """A name from a study or a record, set in code type if a renderer has it."""
 
     text: str
 
@@ -64,7 +66,7 @@ Phrase = tuple[Part, ...]
 @dataclass(frozen=True)
 class Paragraph:
     phrase: Phrase
-    is_small_print: bool = False  # how to read it: softer in a page, not in a terminal
+    is_small_print: bool = False  # softer on a page, left out of a terminal
 
 
 @dataclass(frozen=True)
@@ -79,17 +81,17 @@ class CodeBlock:
 
 @dataclass(frozen=True)
 class Heading:
-    """Within a section."""
+    """A title within a section."""
 
     phrase: Phrase
 
 
 @dataclass(frozen=True)
 class Column:
-    """`unit` is the base unit of its quantities; the renderer scales a whole column alike and names the unit once.
+    """A column. The renderer scales all its quantities alike and writes the unit once.
 
-    A terminal has little room: it shows the column from `shown_from` characters on, and intervals in it from
-    `intervals_from` on.
+    `unit` is the base unit of the quantities. A terminal shows the column if it is `shown_from`
+    characters wide or wider, and the intervals from `intervals_from` on.
     """
 
     title: Phrase
@@ -100,13 +102,13 @@ class Column:
 
 
 class Mark(StrEnum):
-    """What a row is to a reader who looks for one."""
+    """A reason for a row to stand out."""
 
     BEST = "best"
     ALARM = "alarm"
 
 
-TableCell = Quantity | Phrase | None  # None: not known
+TableCell = Quantity | Phrase | None  # None: unknown
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,9 @@ FigureRow = dict[str, str | float | int | bool | None]
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture, as a specification of Vega-Lite, and the rows it is drawn from."""
+    """A chart as a specification of Vega-Lite, with the rows that it is drawn from."""
 
-    name: str  # of its file, and its place in a page
+    name: str  # of its file, and its anchor on a page
     title: str
     caption: str
     spec: dict[str, Json]
@@ -142,7 +144,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Details:
-    """Shown when asked for; a terminal leaves it out."""
+    """Blocks that a page folds away and a terminal leaves out."""
 
     title: str
     blocks: "tuple[Block, ...]"
@@ -153,8 +155,11 @@ Block = Paragraph | Bullets | CodeBlock | Heading | Table | Chart | Details
 
 @dataclass(frozen=True)
 class Section:
-    """One question that a document answers. `in_terminal`: also printed at the end of a command. `is_folded`: a page
-    shows its title, and the rest when asked for."""
+    """A question that a document answers.
+
+    `in_terminal` prints it at the end of a command, too. `is_folded` hides all but its title on a
+    page until it is opened.
+    """
 
     title: Phrase
     blocks: tuple[Block, ...]
@@ -163,27 +168,28 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """As Markdown renderers make them, so that links inside a text reach their headings."""
-        words = "".join(
-            char if char.isalnum() and char.isascii() else " "
-            for char in plain_text(self.title).lower()
-        )
-        return "-".join(words.split())[:60].strip("-") or "section"
+        """The anchor that Markdown renderers give to the title, so that links reach the section."""
+        title = plain_text(self.title).lower()
+        words = re.findall("[a-z0-9]+", title)
+        return "-".join(words)[:60].strip("-") or "section"
 
 
 @dataclass(frozen=True)
 class Document:
-    """`answer`, a sentence and the charts that show it, comes first on a page, and last in a terminal, where what is
-    read last stays on the screen."""
+    """A title, an answer and sections.
+
+    The answer, a sentence and its charts, comes first on a page. It comes last in a terminal, since
+    the last lines stay on the screen.
+    """
 
     title: Phrase
     answer: tuple[Block, ...]
     sections: tuple[Section, ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()  # where and when: small print beside the title
+    facts: tuple[tuple[str, str], ...] = ()  # machine and date: small print at the title
 
 
 def plain_text(phrase: Phrase) -> str:
-    """The words alone; quantities are left to the renderers."""
+    """Return the words of a phrase, without its quantities."""
     parts = []
     for part in phrase:
         match part:

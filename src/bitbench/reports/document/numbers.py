@@ -1,8 +1,11 @@
-"""Numbers of the records as quantities of a document, and the one place where they become text: one unit per column,
-as many digits as the interval supports."""
+"""Numbers of the records as quantities of a document, and the one place that turns them into text.
+
+A column has one unit, and a value has as many digits as its interval supports.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from math import floor, isfinite, log10
 from statistics import median
 
@@ -12,10 +15,18 @@ from bitbench.reports.document.model import Column, Phrase, Quantity, Table, Tab
 from bitbench.study.metrics import find_metric
 from bitbench.util.units import UNKNOWN
 
-_TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-_SIZES = ((10 * 2**30, 2**30, "GiB"), (2**20, 2**20, "MiB"), (2**10, 2**10, "KiB"), (0, 1, "B"))
-# Of the half width of an interval two digits where the first is small, else one, as the Particle Data Group rounds: the
-# ends are right to a seventh of the half width. Never more than four digits of the value: a decision needs no fifth.
+# The smallest value from which a unit is used, its factor and its name.
+_Units = tuple[tuple[float, float, str], ...]
+_TIMES: _Units = ((1.0, 1.0, "s"), (1e-3, 1e-3, "ms"), (1e-6, 1e-6, "µs"), (0, 1e-9, "ns"))
+_SIZES: _Units = (
+    (10 * 2**30, 2**30, "GiB"),
+    (2**20, 2**20, "MiB"),
+    (2**10, 2**10, "KiB"),
+    (0, 1, "B"),
+)
+# An interval's half width gets two digits if the first is small, else one: the rule of the
+# Particle Data Group. Its ends are then right to a seventh of the half width. A value has at most
+# four digits: no decision needs a fifth.
 ONE_DIGIT_FROM = 3.55
 MOST_DIGITS = 4
 MOST_DECIMALS = 9
@@ -23,23 +34,21 @@ MOST_DECIMALS = 9
 
 @dataclass(frozen=True)
 class Scale:
-    """One unit for a whole column."""
+    """The unit of a whole column."""
 
     unit: str
     factor: float = 1.0
 
 
 def quantity_scale(unit: str, values: Iterable[float | None]) -> Scale:
-    """The smallest value decides, so that none is written with leading zeros."""
-    smallest = min((abs(value) for value in values if value and isfinite(value)), default=1.0)
+    """Return the unit to write values in. The smallest decides, so that none gets leading zeros."""
+    sizes = (abs(value) for value in values if value and isfinite(value))
+    smallest = min(sizes, default=1.0)
     match unit:
         case Unit.SECONDS:
-            return next(
-                (Scale(name, factor) for factor, name in _TIMES if smallest >= factor),
-                Scale("ns", 1e-9),
-            )
+            return _find_scale(_TIMES, smallest)
         case Unit.BYTES:
-            return next(Scale(name, factor) for least, factor, name in _SIZES if smallest >= least)
+            return _find_scale(_SIZES, smallest)
         case Unit.SHARE:
             return Scale("%", 0.01)
         case Unit.RATIO | Unit.COUNT:
@@ -48,9 +57,13 @@ def quantity_scale(unit: str, values: Iterable[float | None]) -> Scale:
             return Scale(unit)
 
 
+def _find_scale(units: _Units, smallest: float) -> Scale:
+    return next(Scale(name, factor) for least, factor, name in units if smallest >= least)
+
+
 @dataclass(frozen=True)
 class Written:
-    """A quantity in words, part by part; what there is nothing to say about is empty."""
+    """The parts of a quantity as text. A part without content is empty."""
 
     value: str
     limits: str = ""
@@ -59,199 +72,246 @@ class Written:
 
     @property
     def text(self) -> str:
-        return " ".join(part for part in (self.value, self.limits, self.unit, self.note) if part)
+        return " ".join(filter(None, (self.value, self.limits, self.unit, self.note)))
 
 
 def _written_quantity(
     quantity: Quantity, scale: Scale | None = None, *, interval: bool = True
 ) -> Written:
-    """In its own unit; where a `scale` is given, in that one, which the column names in its title."""
+    """Return a quantity as text. A `scale` is that of a column, whose title names the unit."""
     if quantity.value is None:
         return Written(UNKNOWN, note=quantity.note)
-    own = scale or quantity_scale(quantity.unit, [quantity.value])
-    value = _number(quantity.value, quantity, own)
+    unit = ""
+    if scale is None:
+        scale = quantity_scale(quantity.unit, [quantity.value])
+        unit = scale.unit
+    value = _number(quantity.value, quantity, scale)
     if quantity.unit == Unit.RATIO:
         value = f"{value}×"
     if quantity.sd is not None:
-        value = f"{value} ± {_number(quantity.sd, quantity, own) if quantity.sd else 0}"
-    return Written(
-        value,
-        _limits(quantity, own) if interval else "",
-        "" if scale else own.unit,
-        quantity.note,
-    )
+        spread = _number(quantity.sd, quantity, scale) if quantity.sd else "0"
+        value = f"{value} ± {spread}"
+    limits = _limits(quantity, scale) if interval else ""
+    return Written(value, limits, unit, quantity.note)
 
 
 def shown(quantity: Quantity) -> str:
-    """`29.6 ± 3.1 [24.8, 34.1] tok/s`"""
+    """Return a quantity with its unit: `29.6 ± 3.1 [24.8, 34.1] tok/s`."""
     return _written_quantity(quantity).text
 
 
 def column_quantity_scales(table: Table) -> list[Scale]:
-    """One per column, from all of its values: the figures of a column can be compared at a glance."""
-    return [
-        quantity_scale(
-            column.unit,
-            (cell.value for row in table.rows if isinstance(cell := row.cells[place], Quantity)),
-        )
-        for place, column in enumerate(table.columns)
-    ]
+    """Return one unit per column, so that its values can be compared at a glance."""
+    scales = []
+    for index, column in enumerate(table.columns):
+        cells = [row.cells[index] for row in table.rows]
+        values = [cell.value for cell in cells if isinstance(cell, Quantity)]
+        scales.append(quantity_scale(column.unit, values))
+    return scales
 
 
 def written_quantity_in_column(
     column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True
 ) -> Written:
-    """As a cell. One of another unit than its column's says so itself."""
-    return _written_quantity(
-        quantity, scale if quantity.unit == column.unit else None, interval=interval
-    )
+    """Return a quantity as the text of a cell. It names its unit only if the column has another."""
+    column_scale = scale if quantity.unit == column.unit else None
+    return _written_quantity(quantity, column_scale, interval=interval)
 
 
 def cells_with_units(
-    table: Table, words: Callable[[Phrase], str], number: Callable[[str], str] = str
+    table: Table,
+    format_phrase: Callable[[Phrase], str],
+    format_number: Callable[[str], str] = str,
 ) -> tuple[list[str], list[list[str]]]:
-    """Titles, with the unit of a column, and rows, for renderers that write text: `words` and `number` escape."""
+    """Return the titles with the units of the columns, and the rows, as text.
+
+    `format_phrase` and `format_number` escape the text for the renderer that calls.
+    """
     scales = column_quantity_scales(table)
-    titles = [
-        words((*column.title, f" ({scale.unit})") if scale.unit else column.title)
-        for column, scale in zip(table.columns, scales, strict=True)
-    ]
+    titles = []
+    for column, scale in zip(table.columns, scales, strict=True):
+        title = column.title
+        if scale.unit:
+            title = (*title, f" ({scale.unit})")
+        titles.append(format_phrase(title))
 
-    def cell(content: TableCell, column: Column, scale: Scale) -> str:
+    def format_cell(content: TableCell, column: Column, scale: Scale) -> str:
+        if content is None:
+            return format_number(UNKNOWN)
         if isinstance(content, Quantity):
-            return number(written_quantity_in_column(column, scale, content).text)
-        return number(UNKNOWN) if content is None else words(content)
+            return format_number(written_quantity_in_column(column, scale, content).text)
+        return format_phrase(content)
 
-    rows = [
-        [cell(*each) for each in zip(row.cells, table.columns, scales, strict=True)]
-        for row in table.rows
-    ]
+    rows = []
+    for row in table.rows:
+        cells = zip(row.cells, table.columns, scales, strict=True)
+        rows.append(list(starmap(format_cell, cells)))
     return titles, rows
 
 
 def _limits(quantity: Quantity, scale: Scale) -> str:
-    """`[24.8, 34.1]`, `(11.9 – 12.8)` for extremes, `[24.8, ∞)` where it is open; empty where it is unknown."""
+    """Return `[24.8, 34.1]`, `[24.8, ∞)` if open, or `(11.9 – 12.8)` for extremes.
+
+    The result is empty if the interval is unknown.
+    """
     if quantity.low is None:
         return ""
     low = _number(quantity.low, quantity, scale)
     if quantity.high is None:
         return f"[{low}, ∞)"
     high = _number(quantity.high, quantity, scale)
-    if quantity.range == "extremes":
-        return "" if low == high else f"({low} – {high})"
-    return f"[{low}, {high}]"
+    if quantity.range == "interval":
+        return f"[{low}, {high}]"
+    return "" if low == high else f"({low} – {high})"
 
 
-def _number(value: float, of: Quantity, scale: Scale) -> str:
+def _number(value: float, quantity: Quantity, scale: Scale) -> str:
+    """Return a value of the quantity as text: its mean, its deviation or an end of its interval."""
     scaled = value / scale.factor
     if not isfinite(scaled):
         return "∞" if scaled > 0 else UNKNOWN
-    sign = "+" if of.is_signed and value > 0 else ""
-    return f"{sign}{scaled:z,.{_decimals(of, scale)}f}"  # never -0
+    sign = "+" if quantity.is_signed and value > 0 else ""
+    return f"{sign}{scaled:z,.{_decimals(quantity, scale)}f}"  # z: never -0
 
 
-def _decimals(of: Quantity, scale: Scale) -> int:
-    """The same for a value and its interval."""
-    assert of.value is not None
-    value = of.value / scale.factor
-    half = of.sd / scale.factor if of.sd else None
-    if half is None and of.low is not None and of.high is not None and of.range == "interval":
-        half = (of.high - of.low) / 2 / scale.factor
-    if of.decimals is not None:
-        return of.decimals
-    if of.unit == Unit.COUNT or (
-        of.digits is not None and not value
-    ):  # zero has no significant digits
+def _decimals(quantity: Quantity, scale: Scale) -> int:
+    """Return how many decimals the value and its interval have."""
+    assert quantity.value is not None
+    if quantity.decimals is not None:
+        return quantity.decimals
+    if quantity.unit == Unit.COUNT:
         return 0
-    if of.unit == Unit.RATIO and of.digits is None:
+    value = quantity.value / scale.factor
+    half = _half_width(quantity, scale)
+    if quantity.digits is not None:
+        if not value:  # zero has no significant digits
+            return 0
+    elif quantity.unit == Unit.RATIO:
         return 3 if half is not None and half < 0.005 else 2
-    if of.unit == Unit.SHARE and of.digits is None and half is None:
+    elif quantity.unit == Unit.SHARE and half is None:
         return 1
-    if (
-        half is not None and abs(value) + half < 0.5 * 10**-MOST_DECIMALS
-    ):  # every digit would be a zero
-        return 0
+    if half is not None and abs(value) + half < 0.5 * 10**-MOST_DECIMALS:
+        return 0  # every digit would be a zero
     magnitude = floor(log10(abs(value))) if value else 0
-    wanted = (of.digits or MOST_DIGITS) - 1 - magnitude
-    if half and of.digits is None:
+    decimals = (quantity.digits or MOST_DIGITS) - 1 - magnitude
+    if half and quantity.digits is None:
         exponent = floor(log10(half))
-        wanted = min((0 if half / 10**exponent >= ONE_DIGIT_FROM else 1) - exponent, wanted)
-    return min(max(wanted, 0), MOST_DECIMALS)
+        has_two_digits = half / 10**exponent < ONE_DIGIT_FROM
+        decimals = min(int(has_two_digits) - exponent, decimals)
+    return min(max(decimals, 0), MOST_DECIMALS)
+
+
+def _half_width(quantity: Quantity, scale: Scale) -> float | None:
+    """Return the standard deviation of trials, or half the width of the confidence interval.
+
+    The result is None if both are unknown.
+    """
+    if quantity.sd:
+        return quantity.sd / scale.factor
+    if quantity.low is None or quantity.high is None or quantity.range != "interval":
+        return None
+    return (quantity.high - quantity.low) / 2 / scale.factor
 
 
 def percent(fraction: float) -> str:
-    """`95 %`, `99.9 %`: for settings, which are round."""
+    """Return `95 %` or `99.9 %`: for settings, which are round numbers."""
     return f"{100 * fraction:.4g} %"
 
 
-ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
+ROUGH = 3  # significant digits of a value without an interval
 _WITH_RULES_OF_THEIR_OWN = (Unit.SHARE, Unit.RATIO, Unit.COUNT)  # about digits
 
 
 def quantity_unit(definition: MetricDefinition) -> str:
+    """Return the base unit of a metric's quantities."""
     return Unit.SHARE if definition.unit == "%" else definition.unit
 
 
 def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None) -> Quantity | None:
-    """`29.6 ± 3.1 [24.8, 34.1]`, `412 [380, ∞) ms (slowest of 24)`, `12.3 (11.9 – 12.8)`; None where it is unknown."""
+    """Return an estimate as a quantity, or None if it is unknown.
+
+    It is written as `29.6 ± 3.1 [24.8, 34.1]`, `412 [380, ∞) ms (slowest of 24)` or
+    `12.3 (11.9 – 12.8)`.
+    """
     if estimate is None:
         return None
     note = f"({estimate.note})" if estimate.note else ""
-    known = Quantity(
+    result = Quantity(
         estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note
     )
-    basis = estimate.basis
-    return replace(known, sd=basis.trial_sd) if basis and known.range == "interval" else known
+    if estimate.basis is None or result.range == "extremes":
+        return result
+    return replace(result, sd=estimate.basis.trial_sd)
 
 
 MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.INCONCLUSIVE: "?"}
 
 
+def format_verdict_counts(verdicts: Sequence[Verdict | None]) -> list[str]:
+    """Return how often each verdict occurs: `2 met`, `1 missed`."""
+    counts = []
+    for verdict in Verdict:
+        if verdict in verdicts:
+            counts.append(f"{verdicts.count(verdict)} {verdict.value}")
+    return counts
+
+
 def finding_quantity(finding: Finding, note: str = "") -> Quantity:
-    """What is held against a limit, with a mark or a word behind it."""
-    known = quantity(finding.estimate, finding.unit) or Quantity(None, finding.unit)
-    return replace(known, note=" ".join(part for part in (known.note, note) if part))
+    """Return the quantity that is compared with a limit, followed by a mark or a word."""
+    result = quantity(finding.estimate, finding.unit) or Quantity(None, finding.unit)
+    return replace(result, note=" ".join(filter(None, (result.note, note))))
 
 
 def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
-    """In the unit of its metric."""
+    """Return an estimate in the unit of its metric, or None if it is unknown."""
     return quantity(estimate, quantity_unit(definition))
 
 
 def point_quantity(
     point: PointSummary, metric: str, definition: MetricDefinition
 ) -> Quantity | None:
-    """Of the tail what the requests of all trials say; where they were not kept, the mean over trials."""
-    known, tail = find_metric(metric), point.tails.get(metric)
-    is_tail = known is not None and known.is_tail
+    """Return a metric of a point, or None if it is unknown.
+
+    A tail is computed from the requests of all trials. If they were not kept, it is the mean over
+    trials.
+    """
+    defined = find_metric(metric)
+    is_tail = defined is not None and defined.is_tail
+    tail = point.tails.get(metric)
     if tail is not None and (is_tail or metric not in point.metrics):
         return quantity(tail, Unit.SECONDS)
-    shown = estimated(point.metrics.get(metric), definition)
-    return replace(shown, note="(per trial)") if is_tail and shown is not None else shown
+    mean = estimated(point.metrics.get(metric), definition)
+    if mean is None or not is_tail:
+        return mean
+    return replace(mean, note="(per trial)")
 
 
 def mean_quantity(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
-    """Without its interval, which of a size can be far narrower than anybody cares for."""
-    return None if estimate is None else Quantity(estimate.value, quantity_unit(definition))
+    """Return the mean alone: the interval of a size can be far narrower than any use of it."""
+    if estimate is None:
+        return None
+    return Quantity(estimate.value, quantity_unit(definition))
 
 
 def starts_and_trials(estimate: Estimate) -> str:
-    """`3 / 15`"""
-    return f"{estimate.basis.starts} / {estimate.basis.trials}" if estimate.basis else UNKNOWN
+    """Return the counts of starts and trials: `3 / 15`."""
+    if estimate.basis is None:
+        return UNKNOWN
+    return f"{estimate.basis.starts} / {estimate.basis.trials}"
 
 
 def times(ratio: Estimate | None) -> Quantity | None:
-    """`1.42× [1.39, 1.45]`"""
+    """Return a ratio, written as `1.42× [1.39, 1.45]`, or None if it is unknown."""
     return quantity(ratio, Unit.RATIO)
 
 
 def spread_quantity(spread: Estimate | None, unit: str) -> Quantity | None:
-    """`12.3 (11.9 – 12.8)`: the mean, the lowest and the highest."""
+    """Return a mean with the lowest and the highest value, written as `12.3 (11.9 – 12.8)`."""
     return quantity(spread, unit, digits=ROUGH)
 
 
 def plus_minus(value: Quantity, error: Quantity | None) -> Phrase:
-    """`0.75 ± 0.09`: a value and the deviation or standard error that stands behind it."""
+    """Return `0.75 ± 0.09`: a value and its standard deviation or standard error."""
     return (value,) if error is None else (value, " ± ", error)
 
 
@@ -268,18 +328,22 @@ def share(value: float | None) -> Quantity | None:
 
 
 def number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Quantity | None:
+    """Return a number without an interval as a quantity, or None if it is unknown."""
     if value is None:
         return None
-    return Quantity(value, unit, digits=None if unit in _WITH_RULES_OF_THEIR_OWN else digits)
+    if unit in _WITH_RULES_OF_THEIR_OWN:
+        return Quantity(value, unit)
+    return Quantity(value, unit, digits=digits)
 
 
 def setting_quantity(value: float, unit: str = Unit.NONE) -> Quantity:
-    """What a person asked for, with the digits that it has: `10 req/s`, `0.5 req/s`."""
+    """Return a setting with the digits that the user gave it: `10 req/s`, `0.5 req/s`."""
     digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
     return Quantity(value, unit, digits=len(digits) or 1)
 
 
 def median_quantity(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
+    """Return the median with the lowest and the highest value, or None without values."""
     if not values:
         return None
     return Quantity(median(values), unit, min(values), max(values), "extremes", decimals=decimals)

@@ -1,8 +1,9 @@
-"""The colours and lines of figures, by the roles that specifications name.
+"""The colors and lines of charts, by the roles that specifications name.
 
-A page gives CSS variables for the colours, so that light, dark and print need no new drawing; a file that stands
-alone gives the light ones. Both palettes are told apart by readers with a colour deficiency (after Okabe and Ito,
-darker or lighter so that each has a contrast of at least 3 to its background).
+A page uses CSS variables as colors, so that light, dark and print need no new drawing. A file of
+its own uses the light colors. Readers with a color deficiency can distinguish the colors of both
+palettes. The colors follow Okabe and Ito, made darker or lighter: each has a contrast of at least
+3 to its background.
 """
 
 from collections.abc import Mapping
@@ -31,22 +32,23 @@ COLOURS = {  # on light and on dark paper
 LIGHT = {role: light for role, (light, _) in COLOURS.items()}
 DARK = {role: dark for role, (_, dark) in COLOURS.items()}
 SERIES = tuple(f"c{number}" for number in range(1, 9))
-MOST_SERIES = len(SERIES)  # more lines than this cannot be told apart
+MOST_SERIES = len(SERIES)  # readers cannot distinguish more lines
 
 CSS_COLOURS = {role: f"var(--{role})" for role in LIGHT}
 
 
 def figure_colours_css(palette: Mapping[str, str]) -> str:
-    """`--ink: #1b1f24; …`"""
+    """Return a palette as CSS variables: `--ink: #1b1f24; …`."""
     return " ".join(f"--{role}: {colour};" for role, colour in palette.items())
 
 
 def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
-    """For Vega-Lite: nothing but type, thin lines and the roles that specifications name."""
+    """Return the configuration of Vega-Lite: fonts, thin lines and the roles of specifications."""
+    background = "transparent" if colours is CSS_COLOURS else colours["paper"]
     text = {"font": FONT, "labelFont": FONT, "titleFont": FONT}
     return {
         "font": FONT,
-        "background": "transparent" if colours is CSS_COLOURS else colours["paper"],
+        "background": background,
         "view": {"stroke": None},
         "axis": {
             **text,
@@ -79,7 +81,7 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
             "titleLimit": 320,
         },
         "range": {"category": [colours[role] for role in SERIES]},
-        # One label for the whole figure is read aloud, not one for each of a thousand marks.
+        # A screen reader reads one label per chart, not one for each of a thousand marks.
         "mark": {"aria": False, "color": colours["accent"]},
         "style": {
             "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},

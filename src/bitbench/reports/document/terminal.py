@@ -1,5 +1,6 @@
-"""A document in a terminal: fewer columns where it is narrow, and the answer last, where it stays on the screen."""
+"""A document in a terminal: as many columns as fit, and the answer last, to stay on screen."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,26 +19,25 @@ from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words
 from bitbench.util.units import UNKNOWN
 
 WIDEST_RANK = 17  # characters of a cell of words that is never broken: `unsupported (12)`
-NARROWEST_WORDS = 12  # to which a column of words may be folded
-FEWEST_COLUMNS = 3  # that a table keeps however narrow the terminal is
-GAP = 2  # between columns
-WIDEST_NUMBER_TITLE = 14  # characters in a line; what is longer is wrapped
+NARROWEST_WORDS = 12  # characters to which a column of words may be folded
+FEWEST_COLUMNS = 3  # a table keeps these, however narrow the terminal is
+GAP = 2  # characters between columns
+WIDEST_NUMBER_TITLE = 14  # characters in a line; a longer title is wrapped
 _STYLES = {doc.Mark.BEST: "bold", doc.Mark.ALARM: "red", None: ""}
 
 
 def render_in_terminal(document: doc.Document, console: Console) -> None:
-    """The sections that are meant for a terminal, then the answer."""
+    """Print the sections that are meant for a terminal, then the answer, its paragraphs last."""
     for section in document.sections:
         if section.in_terminal:
             _section(section, console)
     console.print()
-    _blocks(
-        tuple(sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))), console
-    )
+    answer = sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))
+    _blocks(tuple(answer), console)
 
 
 def render_whole_in_terminal(document: doc.Document, console: Console) -> None:
-    """From the title on, in the order of a page: for documents of a screen or two."""
+    """Print a whole document in the order of a page, for documents of a screen or two."""
     console.print(Text.assemble(_terminal_phrase(document.title), style="bold"))
     _blocks(document.answer, console)
     for section in document.sections:
@@ -50,8 +50,8 @@ def _section(section: doc.Section, console: Console) -> None:
     _blocks(section.blocks, console)
 
 
-def _terminal_phrase(of: doc.Phrase) -> Text:
-    return Text.assemble(*(_part(part) for part in of))
+def _terminal_phrase(phrase: doc.Phrase) -> Text:
+    return Text.assemble(*map(_part, phrase))
 
 
 def _part(part: doc.Part) -> Text:
@@ -69,7 +69,7 @@ def _part(part: doc.Part) -> Text:
 
 
 def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
-    """Charts, small print and what is folded away on a page are left out."""
+    """Print blocks, except charts, small print and details."""
     for block in blocks:
         match block:
             case doc.Paragraph(words, is_small_print=False):
@@ -80,9 +80,8 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
             case doc.Heading(words):
                 console.print(Text.assemble(_terminal_phrase(words), style="dim"))
             case doc.CodeBlock(lines):
-                for line in (
-                    lines
-                ):  # the terminal itself wraps them, so that what is copied has no breaks of ours
+                # The terminal itself wraps lines, so that a copy has no added line breaks.
+                for line in lines:
                     console.print(Text(f"  {plain_words(line, MAX_LOG_LINE)}"), soft_wrap=True)
             case doc.Table():
                 console.print(_table(block, console))
@@ -92,7 +91,7 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A column as a terminal has it."""
+    """A column as a terminal shows it."""
 
     title: Text
     cells: list[Text]
@@ -100,67 +99,67 @@ class _Shown:
 
     @property
     def is_rigid(self) -> bool:
-        """Numbers are never broken, nor words that are as short, such as a rank."""
+        """True if cells are never broken: numbers, and words as short as a rank."""
         return not self.is_words or max(map(len, self.cells), default=0) <= WIDEST_RANK
 
     @property
     def least_width(self) -> int:
-        widest = max(
-            len(line) for text in (self.title, *self.cells) for line in (text.split() or [text])
-        )
+        lines = [line for text in (self.title, *self.cells) for line in (text.split() or [text])]
+        widest = max(map(len, lines))
         return widest if self.is_rigid else min(widest, NARROWEST_WORDS)
 
 
 def _table(table: doc.Table, console: Console) -> RichTable:
-    shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    columns = _fitting(
-        [
-            _column(table, place, scale, console)
-            for place, scale in enumerate(column_quantity_scales(table))
-        ],
-        console,
-    )
+    columns = []
+    for index, scale in enumerate(column_quantity_scales(table)):
+        candidate = _column(table, index, scale, console)
+        if candidate is not None:
+            columns.append(candidate)
+    columns = _fitting(columns, console)
+    result = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.is_words else "right"
-        shown_table.add_column(
-            column.title, justify=justify, overflow="fold", no_wrap=column.is_rigid
-        )
+        result.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.is_rigid)
     for number, row in enumerate(table.rows):
-        shown_table.add_row(*(column.cells[number] for column in columns), style=_STYLES[row.mark])
-    return shown_table
+        cells = [column.cells[number] for column in columns]
+        result.add_row(*cells, style=_STYLES[row.mark])
+    return result
 
 
-def _column(table: doc.Table, place: int, scale: Scale, console: Console) -> _Shown | None:
-    """None where the terminal is too narrow for it."""
-    column = table.columns[place]
+def _column(table: doc.Table, index: int, scale: Scale, console: Console) -> _Shown | None:
+    """Return a column, or None if the terminal is too narrow for it."""
+    column = table.columns[index]
     if console.width < column.shown_from:
         return None
-    title = Text("\n").join([*_lines(column, console), *([Text(scale.unit)] if scale.unit else [])])
-    return _Shown(
-        title,
-        [_cell(row.cells[place], column, scale, console.width) for row in table.rows],
-        column.is_words,
-    )
+    lines = _lines(column, console)
+    if scale.unit:
+        lines.append(Text(scale.unit))
+    cells = [_cell(row.cells[index], column, scale, console.width) for row in table.rows]
+    return _Shown(Text("\n").join(lines), cells, column.is_words)
 
 
-def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
-    """The last numbers go first, whole: half of one would be a wrong one. The outcome in words at the end stays."""
-    kept = [column for column in columns if column is not None]
-    while (
-        len(kept) > FEWEST_COLUMNS
-        and sum(column.least_width + GAP for column in kept) - GAP > console.width
-    ):
-        numbers = [
-            place
-            for place, column in enumerate(kept)
-            if place >= FEWEST_COLUMNS and not column.is_words
+def _fitting(columns: Sequence[_Shown], console: Console) -> list[_Shown]:
+    """Return the columns that fit.
+
+    The last numbers are dropped first, as whole columns: half of a number would be a wrong number.
+    An outcome in words at the end stays.
+    """
+    kept = list(columns)
+    while len(kept) > FEWEST_COLUMNS:
+        width = sum(column.least_width + GAP for column in kept) - GAP
+        if width <= console.width:
+            break
+        droppable = [
+            index
+            for index, column in enumerate(kept)
+            if index >= FEWEST_COLUMNS and not column.is_words
         ]
-        kept.pop(numbers[-1] if numbers else -1)
+        kept.pop(max(droppable, default=-1))
     return kept
 
 
 def _lines(column: doc.Column, console: Console) -> list[Text]:
-    """The title of numbers in lines about as short as the numbers are."""
+    """Return the title in lines. A title of numbers is wrapped to about their width."""
     title = _terminal_phrase(column.title)
     return [title] if column.is_words else list(title.wrap(console, WIDEST_NUMBER_TITLE))
 
@@ -170,10 +169,8 @@ def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> 
         case None:
             return Text(UNKNOWN)
         case doc.Quantity():
-            return Text(
-                written_quantity_in_column(
-                    column, scale, cell, interval=width >= column.intervals_from
-                ).text
-            )
+            has_room = width >= column.intervals_from
+            written = written_quantity_in_column(column, scale, cell, interval=has_room)
+            return Text(written.text)
         case _:
             return _terminal_phrase(cell)

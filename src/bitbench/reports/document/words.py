@@ -1,10 +1,13 @@
-"""Builds phrases, lines and tables of a document; words from elsewhere (a study, an engine, a server) become one
-harmless line."""
+"""Builders of phrases, lines and tables.
+
+Text from elsewhere (a study, an engine, a server) becomes one harmless line.
+"""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import compress
 from typing import Generic, TypeVar
 
 from bitbench.analysis.results.summary import MetricDefinition
@@ -27,19 +30,27 @@ from bitbench.reports.document.numbers import number
 from bitbench.util.text import visible
 from bitbench.util.units import UNKNOWN
 
-Words = Part | Phrase | None  # what a sentence may be built from; None: not known
+Words = Part | Phrase | None  # a part of a sentence; None: an unknown value
 
 
 def say(*parts: Words) -> Phrase:
-    """One phrase: `say("Use ", Name("w8a8"), ".")`."""
-    known = (UNKNOWN if part is None else part for part in parts)
-    return tuple(
-        piece for part in known for piece in (part if isinstance(part, tuple) else (part,))
-    )
+    """Return the parts as one phrase: `say("Use ", Name("w8a8"), ".")`.
+
+    A part that is None becomes the sign for an unknown value.
+    """
+    phrase: list[Part] = []
+    for part in parts:
+        if part is None:
+            phrase.append(UNKNOWN)
+        elif isinstance(part, tuple):
+            phrase.extend(part)
+        else:
+            phrase.append(part)
+    return tuple(phrase)
 
 
 def ratio_meaning(definition: MetricDefinition, other: Words) -> Phrase:
-    """`the output throughput of a`, `as fast as a in time per output token`: what stands behind a ratio."""
+    """Return the words that follow a ratio: `the throughput of a`, `as fast as a in TTFT`."""
     if definition.higher_is_better:
         return say(f"the {definition.name} of ", other)
     if definition.unit == Unit.BYTES:
@@ -52,21 +63,22 @@ def strong(*parts: Words) -> Phrase:
 
 
 def name_phrases(texts: Iterable[str]) -> list[Phrase]:
+    """Return each text as a name, set in code type."""
     return [(Name(text),) for text in texts]
 
 
 def joined(parts: Iterable[Words], separator: str) -> Phrase:
-    return say(
-        *(
-            word
-            for place, part in enumerate(parts)
-            for word in (*([separator] if place else []), part)
-        )
-    )
+    """Return the parts as one phrase, with the separator between them."""
+    words: list[Words] = []
+    for part in parts:
+        if words:
+            words.append(separator)
+        words.append(part)
+    return say(*words)
 
 
 def listing(parts: Sequence[Words], last: str = "and", *, most: int | None = None) -> Phrase:
-    """`a`, `a and b`, `a, b and c`; beyond `most`, `a, b and 3 more`."""
+    """Return `a`, `a and b` or `a, b and c`. Beyond `most` parts: `a, b and 3 more`."""
     if most is not None and len(parts) > most:
         parts = [*parts[:most], f"{len(parts) - most:,} more"]
     if len(parts) < 2:
@@ -74,15 +86,24 @@ def listing(parts: Sequence[Words], last: str = "and", *, most: int | None = Non
     return say(joined(parts[:-1], ", "), f" {last} ", parts[-1])
 
 
+def format_names(texts: Iterable[str], *, most: int | None = None) -> Phrase:
+    """Return the texts as names in one phrase, as `listing` joins them."""
+    return listing(name_phrases(texts), most=most)
+
+
 def counted(words: Iterable[str]) -> str:
-    """`crashed, oom (2)`."""
-    groups = [(word, len(list(same))) for word, same in groupby(sorted(words))]
-    return ", ".join(word if count == 1 else f"{word} ({count})" for word, count in groups)
+    """Return the words in order, with their counts: `crashed, oom (2)`."""
+    parts = []
+    for word, count in sorted(Counter(words).items()):
+        times = f" ({count})" if count > 1 else ""
+        parts.append(f"{word}{times}")
+    return ", ".join(parts)
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return `1 cell` or `2 cells`."""
+    ending = "" if count == 1 else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def paragraph(*parts: Words) -> Paragraph:
@@ -94,8 +115,11 @@ def small_print(*parts: Words) -> Paragraph:
 
 
 def bullets(sentences: Iterable[Words]) -> tuple[Bullets, ...]:
-    """One list, or nothing at all: to be unpacked into the blocks of a section."""
-    items = tuple(say(sentence) for sentence in sentences)
+    """Return a tuple with one list, or an empty one if there are no sentences.
+
+    The tuple is meant to be unpacked into the blocks of a section.
+    """
+    items = tuple(map(say, sentences))
     return (Bullets(items),) if items else ()
 
 
@@ -107,65 +131,78 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def words_in_one_line(text: str) -> str:
-    """Without colours and movements of the cursor, and with what a reader could not see spelled out."""
+    """Return the text as one line without ANSI codes, with invisible characters spelled out."""
     return visible(" ".join(_ANSI.sub("", text).split()))
 
 
 def plain_words(text: str, limit: int = MAX_TEXT) -> str:
-    """The same, not longer than `limit`."""
+    """Return the text as one harmless line of at most `limit` characters."""
     line = words_in_one_line(text)
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    if len(line) <= limit:
+        return line
+    return line[: limit - 1] + "…"
 
 
 def inline_words(text: str) -> str:
-    """A part of a phrase: the spaces at its ends stay, since they belong to the sentence."""
+    """Return a part of a phrase as a harmless line that keeps a space at either end."""
+    before = " " if text[:1].isspace() else ""
+    after = " " if text[-1:].isspace() else ""
     line = plain_words(text, 4 * MAX_TEXT)
-    if not line:
-        return " " if text[:1].isspace() else ""
-    return f"{' ' if text[0].isspace() else ''}{line}{' ' if text[-1].isspace() else ''}"
+    return f"{before}{line}{after}" if line else before
 
 
 Item = TypeVar("Item")
-Shown = Words | float  # a bare number is one of the column's unit
+Shown = Words | float  # a bare number is in the unit of its column
 
 
 @dataclass(frozen=True)
 class ColumnOf(Generic[Item]):
+    """A column of a table, with the function that reads its cell from an item."""
+
     column: Column
     of: Callable[[Item], Shown]
     decimals: int | None = None  # of bare numbers, in tables whose layout others have set
 
     def cell(self, item: Item) -> TableCell:
-        shown = self.of(item)
-        if isinstance(shown, int | float):
-            fixed = Quantity(shown, self.column.unit, decimals=self.decimals)
-            return number(shown, self.column.unit) if self.decimals is None else fixed
-        return shown if shown is None or isinstance(shown, Quantity) else say(shown)
+        content = self.of(item)
+        if content is None or isinstance(content, Quantity):
+            return content
+        if not isinstance(content, int | float):
+            return say(content)
+        if self.decimals is None:
+            return number(content, self.column.unit)
+        return Quantity(content, self.column.unit, decimals=self.decimals)
 
 
 def words_column(
-    title: Words, of: Callable[[Item], Words], *, shown_from: int = 0
+    title: Words, get_words: Callable[[Item], Words], *, shown_from: int = 0
 ) -> ColumnOf[Item]:
-    return ColumnOf(Column(say(title), is_words=True, shown_from=shown_from), of)
+    """Return a left-aligned column of words."""
+    return ColumnOf(Column(say(title), is_words=True, shown_from=shown_from), get_words)
 
 
 def number_column(
     title: Words,
     unit: str,
-    of: Callable[[Item], Shown],
+    get_number: Callable[[Item], Shown],
     *,
     shown_from: int = 0,
     intervals_from: int = 130,
     decimals: int | None = None,
 ) -> ColumnOf[Item]:
-    return ColumnOf(
-        Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from), of, decimals
-    )
+    """Return a column of numbers. `shown_from` and `intervals_from` are widths of a terminal."""
+    column = Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from)
+    return ColumnOf(column, get_number, decimals)
 
 
-def ratio_column(title: Words, of: Callable[[Item], Shown]) -> ColumnOf[Item]:
-    """Its interval is shown in every terminal: a ratio without it says little."""
-    return number_column(title, Unit.RATIO, of, intervals_from=0)
+def ratio_column(title: Words, get_ratio: Callable[[Item], Shown]) -> ColumnOf[Item]:
+    """Return a column of ratios. Every terminal shows the intervals: a ratio alone says little."""
+    return number_column(title, Unit.RATIO, get_ratio, intervals_from=0)
+
+
+def mark_if(condition: bool, mark: Mark) -> Mark | None:
+    """Return the mark of a row that meets a condition, or None."""
+    return mark if condition else None
 
 
 def table(
@@ -174,14 +211,20 @@ def table(
     mark: Callable[[Item], Mark | None] = lambda _: None,
     drop_empty: bool = False,
 ) -> Table:
-    """`drop_empty`: without the columns whose values are all unknown."""
-    rows = [(item, [column.cell(item) for column in columns]) for item in items]
-    known = [
-        place
-        for place in range(len(columns))
-        if not drop_empty or any(cells[place] is not None for _, cells in rows)
-    ]
-    return Table(
-        tuple(columns[place].column for place in known),
-        tuple(Row(tuple(cells[place] for place in known), mark(item)) for item, cells in rows),
-    )
+    """Return a table with one row per item. `drop_empty` drops columns without any value."""
+    rows = []
+    for item in items:
+        cells = tuple(column.cell(item) for column in columns)
+        rows.append(Row(cells, mark(item)))
+    whole = Table(tuple(column.column for column in columns), tuple(rows))
+    return _drop_empty_columns(whole) if drop_empty else whole
+
+
+def _drop_empty_columns(whole: Table) -> Table:
+    is_filled = []
+    for index in range(len(whole.columns)):
+        is_filled.append(any(row.cells[index] is not None for row in whole.rows))
+    rows = []
+    for row in whole.rows:
+        rows.append(replace(row, cells=tuple(compress(row.cells, is_filled))))
+    return Table(tuple(compress(whole.columns, is_filled)), tuple(rows))

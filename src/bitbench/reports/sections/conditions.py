@@ -1,9 +1,9 @@
-"""What the figures rest on: what was run, each start, the machine, how exact the figures are, how each is made, and
-how to make them again."""
+"""The conditions of a study: what was run, where, and how the numbers are computed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import chain
 
-from bitbench.analysis.results.summary import ConfigSummary, StudySummary
+from bitbench.analysis.results.summary import ConfigSummary, MetricDefinition, StudySummary
 from bitbench.records.lock import Accelerator, HostFacts, Lock
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import (
@@ -24,6 +24,7 @@ from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
     bullets,
+    format_names,
     joined,
     listing,
     name_phrases,
@@ -38,24 +39,24 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import memory
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
-from bitbench.study.plan import ImportSource, Support
+from bitbench.study.plan import ImportSource, Support, Variant
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN
 
 
 def conditions_source_phrase(origin: ImportSource) -> Phrase:
-    """`result.json` of vllm"""
-    return say(listing(name_phrases(file.name for file in origin.files)), f" of {origin.tool}")
+    """Return the files that a study was imported from: `result.json of vllm`."""
+    return say(format_names(file.name for file in origin.files), f" of {origin.tool}")
 
 
 def conditions_source_paragraph(origin: ImportSource) -> Paragraph:
-    return paragraph(
-        strong("Imported"), ", not measured by bitbench: ", conditions_source_phrase(origin), "."
-    )
+    """Return the paragraph that says that a study was imported, and from which files."""
+    source = conditions_source_phrase(origin)
+    return paragraph(strong("Imported"), ", not measured by bitbench: ", source, ".")
 
 
-SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
+SHOWN_HASH = 16  # hexadecimal digits: enough to distinguish variants by eye
 KNOWN = {
     Support.DOES_NOT_RUN: "it does not run here",
     Support.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected",
@@ -69,6 +70,7 @@ PATHS = {
 
 
 def configs_section(summary: StudySummary, lock: Lock) -> Section:
+    """Return the settings and the command of each config, and a table of the variants."""
     blocks: list[Block] = []
     for config in summary.configs:
         blocks += [Heading((Name(config.config.name),)), *bullets(_facts(summary, config))]
@@ -81,44 +83,46 @@ def configs_section(summary: StudySummary, lock: Lock) -> Section:
 
 
 def _facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
-    setup = next(
-        (setup for setup in summary.study.engines if setup.name == config.config.engine), None
-    )
-    if setup is not None:
-        yield from _engine(setup, config)
+    """Yield what a reader must know about a config and its starts."""
+    for setup in summary.study.engines:
+        if setup.name == config.config.engine:
+            yield from _engine(setup, config)
     yield from _kernels(config)
     if config.prefix_caching:
-        yield say(
-            "prefix caching: ",
-            listing(["on" if state else "off" for state in config.prefix_caching]),
-        )
+        states = listing(["on" if is_on else "off" for is_on in config.prefix_caching])
+        yield say("prefix caching: ", states)
     if len(config.engine_versions) > 1:
         yield strong("its starts differ in version: their trials should not be averaged")
-    yield from (f"note: {note}" for note in config.notes)
+    for note in config.notes:
+        yield f"note: {note}"
     if config.config in summary.in_float32:
         yield f"computed in float32, since this processor ({summary.level}) would emulate bf16"
-    for known in summary.expectations:
-        if known.config == config.config:
-            yield f"known beforehand: {KNOWN[known.verdict]}: {known.why}"
+    for expectation in summary.expectations:
+        if expectation.config == config.config:
+            yield f"known beforehand: {KNOWN[expectation.verdict]}: {expectation.why}"
 
 
 def _engine(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
     yield say("engine: ", Name(setup.engine), " ", listing(config.engine_versions or (UNKNOWN,)))
     if setup.kv_cache is not None:
         yield say("KV cache type: ", Name(setup.kv_cache))
-    for label, chosen in (("arguments", setup.args), ("environment", setup.env)):
-        if chosen:
-            shown = (
-                f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()
-            )
-            yield say(f"{label}: ", joined(name_phrases(shown), ", "))
+    for label, settings in (("arguments", setup.args), ("environment", setup.env)):
+        if settings:
+            yield say(f"{label}: ", joined(name_phrases(_iter_settings(settings)), ", "))
+
+
+def _iter_settings(settings: Mapping[str, object]) -> Iterator[str]:
+    """Yield settings as `name=value`, without the values of secrets."""
+    for name, value in settings.items():
+        text = "•••" if is_secret(name) else value
+        yield f"{name}={text}"
 
 
 def _kernels(config: ConfigSummary) -> Iterator[Words]:
-    """Each kind of layers with the kernel it really ran on; the engine's words where they cannot be taken apart."""
+    """Yield the kernel that each kind of layers really used, else the engine's own description."""
     if not config.kernel_choices:
         yield f"kernels it selected: {'; '.join(config.kernels) or UNKNOWN}"
-    for choice in dict.fromkeys(choice for chosen in config.kernel_choices for choice in chosen):
+    for choice in dict.fromkeys(chain.from_iterable(config.kernel_choices)):
         layers = f" ({plural(choice.layers, 'layer')})" if choice.layers is not None else ""
         path = f" ({PATHS[choice.path]})" if choice.path else ""
         yield f"kernel of {choice.kind}{layers}: {choice.kernel}{path}"
@@ -132,21 +136,20 @@ def _variants(lock: Lock) -> Table:
         words_column("Variant", lambda variant: Name(variant.name)),
         number_column("Weights", Unit.BYTES, lambda variant: variant.weight_bytes),
         number_column("Parameters", Unit.COUNT, lambda variant: variant.facts.parameters),
-        words_column(
-            "Hash",
-            lambda variant: (
-                Name(variant.content_hash[:SHOWN_HASH]) if variant.content_hash else None
-            ),
-        ),
+        words_column("Hash", _format_hash),
     )
 
 
+def _format_hash(variant: Variant) -> Words:
+    return Name(variant.content_hash[:SHOWN_HASH]) if variant.content_hash else None
+
+
 def attempts_section(summary: StudySummary) -> Section | None:
-    """Return how many trials were rejected and what that changed; None without a trial."""
+    """Return how many trials were rejected and what that changed, or None without any trial."""
     if not summary.rejections or summary.imported_from:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    counted = table(
+    counts = table(
         summary.rejections,
         words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Attempted trials", Unit.COUNT, lambda row: row.attempted),
@@ -156,7 +159,7 @@ def attempts_section(summary: StudySummary) -> Section | None:
         paragraph(
             "Trials are rejected where the client was late or other work kept the machine busy:"
         ),
-        counted,
+        counts,
     ]
     ratios = [(row.config, ratio) for row in summary.rejections for ratio in row.ratios]
     if ratios:
@@ -177,7 +180,7 @@ def attempts_section(summary: StudySummary) -> Section | None:
 
 
 def starts_section(summary: StudySummary) -> Section | None:
-    """None for an import, of which no start is known."""
+    """Return the times of starts, or None for an import, whose starts are unknown."""
     if summary.imported_from:
         return None
     starts = table(
@@ -212,108 +215,117 @@ def starts_section(summary: StudySummary) -> Section | None:
 
 
 def host_section(lock: Lock) -> Section:
-    busy = (
-        None
-        if lock.busy_cores is None
-        else Quantity(lock.busy_cores, digits=2, note="just before it began")
-    )
+    """Return the machine, the date and the versions of packages."""
+    busy = None
+    if lock.busy_cores is not None:
+        busy = Quantity(lock.busy_cores, digits=2, note="just before it began")
     facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
         ("Cores that other work kept busy", busy),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
     ]
-    environments = []
-    for name, versions in lock.environments.items():
-        packages = joined(
-            name_phrases(f"{package} {version}" for package, version in versions.items()), ", "
-        )
-        environments.append(paragraph("Environment ", Name(name), ": ", packages or UNKNOWN))
-    known = table(
+    rows = table(
         facts,
-        words_column("Fact", lambda fact: fact[0]),
-        words_column("Value", lambda fact: fact[1]),
+        words_column("Fact", lambda row: row[0]),
+        words_column("Value", lambda row: row[1]),
     )
-    return Section(say("Where it was measured"), (known, *environments))
+    blocks: list[Block] = [rows]
+    for name, versions in lock.environments.items():
+        packages = name_phrases(f"{package} {version}" for package, version in versions.items())
+        listed = joined(packages, ", ") or UNKNOWN
+        blocks.append(paragraph("Environment ", Name(name), ": ", listed))
+    return Section(say("Where it was measured"), tuple(blocks))
 
 
 def _machine(host: HostFacts) -> list[tuple[str, Words]]:
+    level = host.level.shown if host.level else None
+    numa_nodes = None if host.numa_nodes is None else str(host.numa_nodes)
+    system = " · ".join(filter(None, (host.os, host.kernel)))
     return [
         ("Processor", host.cpu_model or None),
         ("Cores / threads", say(f"{host.cores or UNKNOWN} / {host.threads or UNKNOWN}")),
         ("Flags that choose kernels", ", ".join(host.cpu_flags) or None),
-        ("Level", host.level.shown if host.level else None),
+        ("Level", level),
         ("Governor", host.governor or None),
-        ("NUMA nodes", None if host.numa_nodes is None else str(host.numa_nodes)),
+        ("NUMA nodes", numa_nodes),
         ("Memory", size(host.memory_bytes)),
         *(("Accelerator", _accelerator(accelerator)) for accelerator in host.accelerators),
         ("Virtualization", host.virtualization or None),
-        ("System", " · ".join(part for part in (host.os, host.kernel) if part) or None),
+        ("System", system or None),
         ("Python", host.python or None),
     ]
 
 
 def _accelerator(accelerator: Accelerator) -> Phrase:
-    known = (
+    """Return what is known about an accelerator, separated by commas."""
+    parts: list[Words] = [
         accelerator.name,
         size(accelerator.memory_bytes),
         accelerator.driver,
         accelerator.runtime,
-        f"compute capability {accelerator.capability}" if accelerator.capability else None,
-        f"power limit {accelerator.power_limit_w:g} W" if accelerator.power_limit_w else None,
-        None if accelerator.ecc is None else f"ECC {'on' if accelerator.ecc else 'off'}",
-        "divided (MIG)" if accelerator.mig else None,
-    )
-    return joined([part for part in known if part], ", ")
+    ]
+    if accelerator.capability:
+        parts.append(f"compute capability {accelerator.capability}")
+    if accelerator.power_limit_w:
+        parts.append(f"power limit {accelerator.power_limit_w:g} W")
+    if accelerator.ecc is not None:
+        parts.append("ECC on" if accelerator.ecc else "ECC off")
+    if accelerator.mig:
+        parts.append("divided (MIG)")
+    return joined(filter(None, parts), ", ")
 
 
 def method_section(summary: StudySummary) -> Section:
-    return Section(
-        say("How the figures are made"), (_definitions(summary), Bullets(_methods(summary)))
-    )
+    """Return how each number of the report is computed."""
+    blocks = (_definitions(summary), Bullets(_methods(summary)))
+    return Section(say("How the figures are made"), blocks)
 
 
 def _definitions(summary: StudySummary) -> Table:
-    used = {metric for point in summary.points for metric in point.metrics}
+    """Return the definitions of metrics. Occasional metrics are left out if no point has them."""
+    measured = {metric for point in summary.points for metric in point.metrics}
+    definitions = []
+    for metric, definition in summary.definitions.items():
+        if metric not in OCCASIONAL_METRICS or metric in measured:
+            definitions.append(definition)
     return table(
-        [
-            definition
-            for metric, definition in summary.definitions.items()
-            if metric not in OCCASIONAL_METRICS or metric in used
-        ],
+        definitions,
         words_column("Figure", lambda definition: definition.label),
         words_column("Name", lambda definition: definition.name),
         words_column("Unit", lambda definition: definition.unit),
-        words_column(
-            "Better", lambda definition: "more" if definition.higher_is_better else "less"
-        ),
+        words_column("Better", _describe_better),
         words_column("Definition for one trial", lambda definition: definition.definition),
     )
+
+
+def _describe_better(definition: MetricDefinition) -> str:
+    return "more" if definition.higher_is_better else "less"
 
 
 def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean ± sd [low, high]": " is the mean of starts, the standard deviation of single trials, and the "
-        f"{confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts. One "
-        "start has none; memory has the range of its starts.",
-        "p99": " is that of the requests of all trials together. Its interval is open, [low, ∞), where they are too "
-        "few to bound it; with less than 1,000 of them the slowest is shown. Where requests were not kept it is the "
-        "mean of the percentiles of single trials (per trial).",
-        "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
-        "config, so what slows the whole machine cancels. A single start has a ratio without an interval.",
-        "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
-        f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
-        "the others are undecided, and a rank is the range of places that this leaves.",
-        "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
-        "flagged and still included in the means.",
+        "mean ± sd [low, high]": " is the mean of starts, the standard deviation of single trials, "
+        f"and the {confidence} confidence interval of the mean: Student's t of the logarithms of "
+        "the means of starts. One start has none; memory has the range of its starts.",
+        "p99": " is that of the requests of all trials together. Its interval is open, [low, ∞), "
+        "where they are too few to bound it; with less than 1,000 of them the slowest is shown. "
+        "Where requests were not kept it is the mean of the percentiles of single trials (per "
+        "trial).",
+        "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one "
+        "fresh start of each config, so what slows the whole machine cancels. A single start has a "
+        "ratio without an interval.",
+        "Rank": f" is by {primary_metric}. Two configs get different ranks only where their "
+        f"difference is significant at {confidence} after a correction for all pairs of the "
+        "workload (Holm) and for looking more than once; the others are undecided, and a rank is "
+        "the range of places that this leaves.",
+        "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from "
+        "the median. They are flagged and still included in the means.",
     }
-    counted = say(
+    methods = [say(strong(term), meaning) for term, meaning in meanings.items()]
+    valid = say(
         "Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –."
     )
-    return (
-        *(say(strong(term), meaning) for term, meaning in meanings.items()),
-        memory.DEFINITION,
-        counted,
-    )
+    return (*methods, memory.DEFINITION, valid)

@@ -1,20 +1,30 @@
-"""What is missing and why: remarks before any table, trials that failed by their cause, and points refused before
-anything started."""
+"""Missing results and their causes.
+
+Remarks come before any table. Failed trials are grouped by cause, and refused points by reason.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bitbench.analysis.results.summary import PointSummary, StreamSummary, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome
-from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section, Unit
+from bitbench.reports.document.model import (
+    Block,
+    Bullets,
+    CodeBlock,
+    Details,
+    Name,
+    Phrase,
+    Section,
+    Unit,
+)
 from bitbench.reports.document.numbers import number, share
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
     bullets,
+    format_names,
     joined,
-    listing,
-    name_phrases,
     paragraph,
     plain_words,
     plural,
@@ -33,244 +43,264 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def failures_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], list[str]]]:
-    """Of points that share a cause: the configs that it meets on the same workloads."""
-    workloads: dict[Config, tuple[str, ...]] = {
-        config: tuple(point.workload for point in own)
-        for config, own in grouped(points, lambda point: point.config).items()
-    }
-    return [
-        (configs, list(alike))
-        for alike, configs in grouped(workloads, workloads.__getitem__).items()
-    ]
+    """Group points that share a cause: each group of configs, with all the workloads it affects."""
+    workloads: dict[Config, list[str]] = {}
+    for point in points:
+        workloads.setdefault(point.config, []).append(point.workload)
+    groups = grouped(workloads, lambda config: tuple(workloads[config]))
+    return [(configs, list(names)) for names, configs in groups.items()]
 
 
 def _affected(points: Iterable[Point], labels: Labels) -> Phrase:
-    """`a and b on x and y; c on x`"""
-    groups = [
-        say(
-            listing(name_phrases(labels[config] for config in configs)),
-            " on ",
-            listing(name_phrases(workloads)),
-        )
-        for configs, workloads in failures_by_workloads(points)
-    ]
+    """Return the configs and workloads of points: `a and b on x and y; c on x`."""
+    groups = []
+    for configs, workloads in failures_by_workloads(points):
+        groups.append(say(labels.format_configs(configs), " on ", format_names(workloads)))
     return joined(groups, "; ")
 
 
 def _kind(failure: Failure) -> str:
-    """What the machine spoiled differs from point to point in its numbers, and is one cause all the same; the first is
-    shown. Of an engine a number may be all that tells two causes apart, such as an exit code."""
-    return _NUMBER.sub("#", failure.cause) if failure.outcome in NOT_THE_ENGINES else failure.cause
+    """Return a text that is equal for failures of one cause.
+
+    Failures caused by the machine differ only in their numbers. For an engine, a number such as an
+    exit code may be all that distinguishes two causes.
+    """
+    if failure.outcome in NOT_THE_ENGINES:
+        return _NUMBER.sub("#", failure.cause)
+    return failure.cause
 
 
 def refusals_by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Point]]:
-    alike = grouped(refusals, lambda refusal: refusal.reason)
-    return {reason: [refusal.point for refusal in same] for reason, same in alike.items()}
+    """Return the refused points of each reason."""
+    points: dict[str, list[Point]] = {}
+    for refusal in refusals:
+        points.setdefault(refusal.reason, []).append(refusal.point)
+    return points
 
 
 MAX_LOG_LINES = 12
 MAX_IDS = 8
-MAX_CAUSE = (
-    200  # characters: a line or two of a terminal; what is cut off stands beside the log lines
-)
+MAX_CAUSE = 200  # characters: a line or two of a terminal; the log lines have the whole text
 
 
 def failures_section(summary: StudySummary) -> Section:
-    """One bullet per cause; its trials and log lines are folded away behind it."""
-    blocks: list[Block] = []
+    """Return one bullet per cause, with its trials and log lines folded away."""
     labels = Labels.of(summary, MAX_NAME)
+    blocks: list[Block] = [
+        *_iter_failed_trials(summary, labels),
+        *bullets(_iter_not_made(summary, labels)),
+        *bullets(_iter_failed_quality(summary, labels)),
+    ]
+    content = blocks or [small_print("Nothing failed.")]
+    return Section(say("What failed, and why"), tuple(content), in_terminal=bool(blocks))
+
+
+def _iter_failed_trials(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+    """Yield the sentence and the evidence of each cause for which trials failed."""
     failed = [(point.point, group) for point in summary.points for group in point.failures]
-    for alike in grouped(
-        failed, lambda pair: (pair[1].failure.outcome, _kind(pair[1].failure))
-    ).values():
-        failure, ids = alike[0][1].failure, [trial for _, group in alike for trial in group.ids]
-        affected = _affected((point for point, _ in alike), labels)
-        blocks += bullets(
-            [
-                _sentence(
-                    failure.outcome.value,
-                    f" ({plural(len(ids), 'trial')})",
-                    affected,
-                    failure.cause,
-                )
-            ]
-        )
-        blocks.append(_evidence(failure, ids))
-    not_made = (refusal for refusal in summary.refusals if refusal.was_tried)
-    blocks += bullets(
-        _sentence("not made", "", _affected(points, labels), reason)
-        for reason, points in refusals_by_reason(not_made).items()
-    )
-    blocks += bullets(
-        _sentence(
-            row.outcome.value,
-            "",
-            say("quality of ", Name(labels[row.config])),
-            row.cause or "no cause is known",
-        )
-        for row in summary.quality
-        if row.outcome is not Outcome.OK
-    )
-    shown = tuple(blocks) or (small_print("Nothing failed."),)
-    return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))
+    causes = grouped(failed, lambda pair: (pair[1].failure.outcome, _kind(pair[1].failure)))
+    for pairs in causes.values():
+        failure = pairs[0][1].failure  # the first stands for all of its kind
+        points = []
+        trials: list[str] = []
+        for point, group in pairs:
+            points.append(point)
+            trials += group.ids
+        count = f" ({plural(len(trials), 'trial')})"
+        outcome = failure.outcome.value
+        yield Bullets((_sentence(outcome, count, _affected(points, labels), failure.cause),))
+        yield _evidence(failure, trials)
 
 
-def _sentence(outcome: str, many: str, affected: Phrase, cause: str) -> Phrase:
-    return say(strong(outcome), many, ": ", affected, ": ", plain_words(cause, MAX_CAUSE))
+def _iter_not_made(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
+    for reason, points in refusals_by_reason(_list_attempts(summary)).items():
+        yield _sentence("not made", "", _affected(points, labels), reason)
+
+
+def _iter_failed_quality(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
+    for row in summary.quality:
+        if row.outcome is not Outcome.OK:
+            affected = say("quality of ", Name(labels[row.config]))
+            yield _sentence(row.outcome.value, "", affected, row.cause or "no cause is known")
+
+
+def _sentence(outcome: str, count: str, affected: Phrase, cause: str) -> Phrase:
+    return say(strong(outcome), count, ": ", affected, ": ", plain_words(cause, MAX_CAUSE))
 
 
 def _evidence(failure: Failure, ids: Sequence[str]) -> Details:
+    """Return the trials that failed, with the whole cause if it was cut, and the log lines."""
     whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
-    log = [CodeBlock(failure.log_lines[-MAX_LOG_LINES:])] if failure.log_lines else []
-    where = paragraph("In ", listing(name_phrases(ids), most=MAX_IDS), whole, ":" if log else ".")
-    return Details(f"Trials and log lines: {failure.outcome.value}", (where, *log))
+    end = ":" if failure.log_lines else "."
+    blocks: list[Block] = [paragraph("In ", format_names(ids, most=MAX_IDS), whole, end)]
+    if failure.log_lines:
+        blocks.append(CodeBlock(failure.log_lines[-MAX_LOG_LINES:]))
+    return Details(f"Trials and log lines: {failure.outcome.value}", tuple(blocks))
 
 
 def refusals_section(summary: StudySummary) -> Section | None:
-    """Refusals known before any trial: a table by reason, so that what applies to many is read once."""
-    alike = [
-        (reason, configs, workloads)
-        for reason, points in refusals_by_reason(
-            refusal for refusal in summary.refusals if not refusal.was_tried
-        ).items()
-        for configs, workloads in failures_by_workloads(points)
-    ]
+    """Return a table of the points refused before any trial, or None if there are none.
+
+    It has a row per reason, so that a reason that applies to many configs is read once.
+    """
+    refused = (refusal for refusal in summary.refusals if not refusal.was_tried)
+    rows = []
+    for reason, points in refusals_by_reason(refused).items():
+        for configs, workloads in failures_by_workloads(points):
+            rows.append((reason, configs, workloads))
+    if not rows:
+        return None
     labels = Labels.of(summary, MAX_NAME)
     reasons = table(
-        alike,
+        rows,
         words_column("Reason", lambda row: row[0]),
-        words_column(
-            "Configs", lambda row: listing(name_phrases(labels[config] for config in row[1]))
-        ),
-        words_column("Workloads", lambda row: listing(name_phrases(row[2]))),
+        words_column("Configs", lambda row: labels.format_configs(row[1])),
+        words_column("Workloads", lambda row: format_names(row[2])),
     )
-    return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None
+    return Section(say("Refused up front"), (reasons,), in_terminal=True)
 
 
 WITHOUT_CACHE = (
-    "For the speed of new prompts, measure again without --seed (each run then has prompts of its own), with texts "
-    "that do not repeat, or with the server's prefix cache off."
+    "For the speed of new prompts, measure again without --seed (each run then has prompts of its "
+    "own), with texts that do not repeat, or with the server's prefix cache off."
 )
 
 
 def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
-    """What a prefix cache answered that was not asked for."""
-    cached = [(point.point, point.cached) for point in summary.points if point.cached is not None]
-    if not cached:
+    """Yield a remark if a prefix cache answered requests that should have been computed."""
+    workloads = []
+    shares = []
+    count = 0
+    for point in summary.points:
+        if point.cached is not None:
+            workloads.append(point.point.workload)
+            shares.append(point.cached.share)
+            count += point.cached.trials
+    if not workloads:
         return
-    low, high = min(found.share for _, found in cached), max(found.share for _, found in cached)
-    shares = (
-        say(share(high)) if f"{low:.2f}" == f"{high:.2f}" else say(share(low), " to ", share(high))
-    )
-    workloads = listing(
-        name_phrases(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED
-    )
-    trials = plural(sum(found.trials for _, found in cached), "trial")
+    low = min(shares)
+    high = max(shares)
+    answered = say(share(high))
+    if f"{low:.2f}" != f"{high:.2f}":
+        answered = say(share(low), " to ", share(high))
     yield say(
-        strong("Cached prompts:"), " on ", workloads, " a prefix cache answered ", shares,
-        f" of the prompt tokens ({trials}): the figures are not those of new prompts. ", WITHOUT_CACHE,
-    )  # fmt: skip
+        strong("Cached prompts:"),
+        " on ",
+        _format_distinct(workloads),
+        " a prefix cache answered ",
+        answered,
+        f" of the prompt tokens ({plural(count, 'trial')}): the figures are not those of new "
+        "prompts. ",
+        WITHOUT_CACHE,
+    )
 
 
-CHUNKED = 1.1  # tokens a chunk: fewer are parts of characters, which some engines hold back
-LONG_GAP_S, LONG_GAP = 1.0, 10.0  # a stall: so long, and so many times the median
+def _format_distinct(texts: Iterable[str]) -> Phrase:
+    return format_names(dict.fromkeys(texts), most=MAX_NAMED)
+
+
+CHUNKED = 1.1  # tokens per chunk: below it, engines only hold back parts of characters
+LONG_GAP_S = 1.0  # a stall lasts at least this long
+LONG_GAP = 10.0  # and at least this many times the median gap
 
 
 def stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
-    """Answers that came in larger chunks than tokens, and those that stood still."""
-    known = [(point, point.streams) for point in summary.points if point.streams is not None]
-    chunked = [
-        (point, found.tokens_per_chunk)
-        for point, found in known
-        if found.tokens_per_chunk >= CHUNKED
-    ]
+    """Yield remarks on streams with fewer chunks than tokens, and on streams that stalled."""
+    streams = [(point, point.streams) for point in summary.points if point.streams is not None]
+    chunked = [pair for pair in streams if pair[1].tokens_per_chunk >= CHUNKED]
     if chunked:
-        low, high = min(tokens for _, tokens in chunked), max(tokens for _, tokens in chunked)
-        many = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
-        where = listing(
-            name_phrases(dict.fromkeys(point.point.workload for point, _ in chunked)),
-            most=MAX_NAMED,
-        )
-        is_timed = all("tpot_s" in point.metrics for point, _ in chunked)
-        how = (
-            "is that after the first chunk"
-            if is_timed
-            else "is unknown where nothing tells when their tokens came"
-        )
-        said = say(
-            " on ",
-            where,
-            f" a chunk has {many} tokens on average. ITL is the gap between chunks; TPOT {how}.",
-        )
-        yield say(strong("Fewer chunks than tokens:"), said)
-    stalled = [(point, found) for point, found in known if _stood_still(found)]
+        yield say(strong("Fewer chunks than tokens:"), _describe_chunks(chunked))
+    stalled = [pair for pair in streams if _stood_still(pair[1])]
     if stalled:
-        point, found = max(stalled, key=lambda pair: pair[1].longest_gap_s or 0.0)
-        longest, median = (
-            number(gap, Unit.SECONDS) for gap in (found.longest_gap_s, found.median_gap_s)
+        point, stream = max(stalled, key=lambda pair: pair[1].longest_gap_s or 0.0)
+        yield say(
+            strong("Longest gap:"),
+            " an answer on ",
+            Name(point.point.workload),
+            " stood still for ",
+            number(stream.longest_gap_s, Unit.SECONDS),
+            "; the median gap is ",
+            number(stream.median_gap_s, Unit.SECONDS),
+            ".",
         )
-        stood = say(" an answer on ", Name(point.point.workload), " stood still for ", longest)
-        yield say(strong("Longest gap:"), stood, "; the median gap is ", median, ".")
 
 
-def _stood_still(found: StreamSummary) -> bool:
-    if found.longest_gap_s is None or found.median_gap_s is None:
+def _describe_chunks(chunked: Sequence[tuple[PointSummary, StreamSummary]]) -> Phrase:
+    """Return how many tokens a chunk has, and what TPOT means then."""
+    sizes = [stream.tokens_per_chunk for _, stream in chunked]
+    low = f"{min(sizes):.1f}"
+    high = f"{max(sizes):.1f}"
+    tokens = low if low == high else f"{low} to {high}"
+    meaning = "is unknown where nothing tells when their tokens came"
+    if all("tpot_s" in point.metrics for point, _ in chunked):
+        meaning = "is that after the first chunk"
+    return say(
+        " on ",
+        _format_distinct(point.point.workload for point, _ in chunked),
+        f" a chunk has {tokens} tokens on average. ITL is the gap between chunks; TPOT {meaning}.",
+    )
+
+
+def _stood_still(stream: StreamSummary) -> bool:
+    if stream.longest_gap_s is None or stream.median_gap_s is None:
         return False
-    return found.longest_gap_s >= max(LONG_GAP_S, LONG_GAP * found.median_gap_s)
+    return stream.longest_gap_s >= max(LONG_GAP_S, LONG_GAP * stream.median_gap_s)
 
 
 def remarks(summary: StudySummary) -> Iterator[Words]:
+    """Yield a sentence for everything that a reader must know before the tables."""
     labels = Labels.of(summary, MAX_NAME)
     yield from cached_remarks(summary)
     yield from stream_remarks(summary)
     if failed := _failed(summary, labels):
         yield say("Failed: ", joined(failed, "; "), ".")
     if any(row.ratios for row in summary.rejections):
-        rejected = (
-            say(f"{row.rejected} of {row.attempted} trials of ", Name(labels[row.config]))
-            for row in summary.rejections
-            if row.rejected
-        )
+        rejected = _describe_rejections(summary, labels)
         beside = ". Below, ratios with these trials are next to those without."
-        yield say(strong("Rejected:"), " ", joined(list(rejected), "; "), beside)
-    if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:
-        variants = listing(name_phrases(dict.fromkeys(config.variant for config in not_made)))
-        yield say("Could not be made: ", variants, "; run the study again to retry.")
+        yield say(strong("Rejected:"), " ", rejected, beside)
+    if attempts := _list_attempts(summary):
+        variants = dict.fromkeys(refusal.point.config.variant for refusal in attempts)
+        yield say("Could not be made: ", format_names(variants), "; run the study again to retry.")
     if summary.in_float32:
-        named = listing(
-            name_phrases(dict.fromkeys(labels[config] for config in summary.in_float32)),
-            most=MAX_NAMED,
+        yield say(
+            "Computed in float32: ",
+            _format_distinct(labels[config] for config in summary.in_float32),
+            f"; this processor ({summary.level}) has no bf16 instructions, and the study names no "
+            "type.",
+            " ",
+            Name("dtype: bfloat16"),
+            " in the engine's args measures bf16.",
         )
-        why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
-        asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
-        yield say("Computed in float32: ", named, why, asked)
     if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
         yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
     if unfinished := sum(point.is_unfinished for point in summary.points):
         total = plural(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
-    estimates = [
-        point.metrics[summary.primary_metric]
-        for point in summary.points
-        if has_ranked_result(summary, point)
-    ]
-    if any(not estimate.covers_starts for estimate in estimates):
+    ranked = (point for point in summary.points if has_ranked_result(summary, point))
+    if not all(point.metrics[summary.primary_metric].covers_starts for point in ranked):
         yield "Caution: some points have a single start, so they have no interval and no rank."
 
 
+def _describe_rejections(summary: StudySummary, labels: Labels) -> Phrase:
+    """Return how many trials of each config were rejected."""
+    parts = []
+    for row in summary.rejections:
+        if row.rejected:
+            count = f"{row.rejected} of {row.attempted} trials of "
+            parts.append(say(count, Name(labels[row.config])))
+    return joined(parts, "; ")
+
+
+def _list_attempts(summary: StudySummary) -> list[Refusal]:
+    """Return the refusals of variants that bitbench tried to make."""
+    return [refusal for refusal in summary.refusals if refusal.was_tried]
+
+
 def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
-    """`a and b on one and eight (unsupported)`: those that failed alike are named together."""
-    without = [
-        point
-        for point in summary.points
-        if point.failures and not has_ranked_result(summary, point)
-    ]
-
-    def outcomes(point: PointSummary) -> str:
-        return ", ".join(sorted({group.failure.outcome.value for group in point.failures}))
-
-    alike = grouped(without, outcomes)
-    return [
-        say(_affected((point.point for point in own), labels), f" ({said})")
-        for said, own in alike.items()
-    ]
+    """Return the points without a result by outcome: `a and b on one and eight (unsupported)`."""
+    groups: dict[str, list[Point]] = {}
+    for point in summary.points:
+        if point.failures and not has_ranked_result(summary, point):
+            outcomes = {group.failure.outcome.value for group in point.failures}
+            groups.setdefault(", ".join(sorted(outcomes)), []).append(point.point)
+    return [say(_affected(points, labels), f" ({key})") for key, points in groups.items()]

@@ -1,4 +1,4 @@
-"""The answer before all others: what to use on each workload, how sure that is, and what it takes."""
+"""The first answer of a report: what to use on each workload, and how sure that is."""
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from bitbench.reports.document.numbers import number, percent, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
+    format_names,
     joined,
     listing,
     name_phrases,
@@ -37,13 +38,13 @@ from bitbench.reports.sections.ranked import (
 from bitbench.study.plan import Config
 from bitbench.study.study import FEWEST_BLOCKS
 
-MAX_NAMED = 4  # in a sentence or a point
+MAX_NAMED = 4  # names in a sentence
 NOT_CONFIRMED = "Leading, not confirmed: "
 
 
 @dataclass(frozen=True)
 class Lead:
-    """`verdict` is a few words, `reasons` whole sentences, `chosen` what it recommends."""
+    """An answer: a verdict of a few words, reasons in sentences, and the recommended configs."""
 
     verdict: Phrase
     reasons: tuple[Phrase, ...]
@@ -51,7 +52,7 @@ class Lead:
 
     @property
     def headline(self) -> Phrase:
-        """The verdict and the first reason, for the place beside a picture."""
+        """The verdict and the first reason, to be read next to a chart."""
         return joined([strong(self.verdict), *self.reasons[:1]], " ")
 
     @property
@@ -63,13 +64,13 @@ class Lead:
         return joined([strong(self.verdict), *self.reasons], " ")
 
 
-class _Found:
-    """What the rankings of a summary say, and whose quality is flagged."""
+class _Results:
+    """The rankings of a summary, and the configs whose quality is flagged."""
 
     def __init__(self, summary: StudySummary) -> None:
         self.summary = summary
         self.answered = [ranking for ranking in summary.rankings if ranking.entries]
-        # A config with the only result has no other to be ahead of.
+        # A config with the only result cannot be ahead of another.
         self.compared = [ranking for ranking in self.answered if len(ranking.entries) > 1]
         self.flagged = {row.config: row.reason for row in summary.quality if row.flagged}
         self._labels = Labels.of(summary, MAX_NAME)
@@ -78,12 +79,15 @@ class _Found:
         return Name(self._labels[config])
 
     def names(self, configs: Sequence[Config]) -> list[Phrase]:
-        return name_phrases(self._labels[config] for config in configs)
+        return name_phrases(map(self._labels.__getitem__, configs))
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What to use on some workloads. `rivals` may be as fast, but no claim says that they gain anything."""
+    """The configs to use on some workloads.
+
+    `rivals` may be as fast, but no test shows that they gain anything.
+    """
 
     configs: tuple[Config, ...]
     rivals: tuple[Config, ...]
@@ -94,265 +98,302 @@ class _Choice:
 def lead(summary: StudySummary) -> Lead | None:
     """Return what to use on each workload; None if there is nothing to choose between.
 
-    A choice may be the best on its workload and is significantly faster than the baseline there. A config with flagged
-    quality is named and not recommended.
+    A choice may be the best on its workload and is significantly faster than the baseline there.
+    A config with flagged quality is listed but not recommended.
     """
     if not summary.study.workloads:
-        return next(
-            (found for found in lead_parts_of_features(summary, "lead") if found is not None), None
-        )
-    found = _Found(summary)
-    if not found.answered:
+        leads = lead_parts_of_features(summary, "lead")
+        return next(filter(None, leads), None)
+    results = _Results(summary)
+    if not results.answered:
         return Lead(say("No answer:"), (say("no config has a result."),))
-    if not found.compared:
+    if not results.compared:
         return None
-    needed = [
-        ranking.starts_needed for ranking in found.compared if ranking.starts_needed is not None
-    ]
-    if len(needed) == len(found.compared):
-        why = f"The next start may differ as much as two configs do; a decision needs {max(needed)} starts of each."
-        return Lead(say("No ranking: one start."), (say(why),))
-    choices = _choices(found)
-    flagged = list(_fastest_but_flagged(found))
-    if not choices:
-        verdict = (
-            flagged[0] if flagged else say("Undecided: speed alone gives no reason to change.")
+    counts = [ranking.starts_needed for ranking in results.compared]
+    needed = [count for count in counts if count is not None]
+    if len(needed) == len(counts):
+        why = (
+            "The next start may differ as much as two configs do; a decision needs "
+            f"{max(needed)} starts of each."
         )
-        return Lead(verdict, (*_undecided(found, ()), *flagged[1:], *_who_looks_faster(found)))
-    chosen = tuple(dict.fromkeys(config for choice in choices for config in choice.configs))
+        return Lead(say("No ranking: one start."), (say(why),))
+    choices = _choices(results)
+    if choices:
+        return _make_recommendation(results, choices)
+    flagged = list(_fastest_but_flagged(results))
+    verdict = say("Undecided: speed alone gives no reason to change.")
+    if flagged:
+        verdict = flagged.pop(0)
+    return Lead(verdict, (*_undecided(results, ()), *flagged, *_who_looks_faster(results)))
+
+
+def _make_recommendation(results: _Results, choices: Sequence[_Choice]) -> Lead:
+    """Return the recommendation: gains, undecided workloads, flagged configs, then cautions."""
+    configs: list[Config] = []
+    workloads: list[str] = []
+    for choice in choices:
+        configs += choice.configs
+        workloads += [ranking.workload for ranking in choice.rankings]
+    chosen = tuple(dict.fromkeys(configs))
     reasons: list[Phrase] = []
     for choice in choices:
-        reasons += _gains(found, choice, is_named=len(choices) > 1 or len(choice.configs) > 1)
-    reasons += _undecided(
-        found, [ranking.workload for choice in choices for ranking in choice.rankings]
-    )
-    reasons += flagged
+        reasons += _gains(results, choice, is_named=len(configs) > 1)
+    reasons += _undecided(results, workloads)
+    reasons += _fastest_but_flagged(results)
     for choice in choices:
-        reasons += [*_on_same_engine(found, choice), *_cautions(found, choice)]
-    reasons += _to_measure_quality(found, chosen)
-    return Lead(_verdict(found, choices, chosen), tuple(reasons), chosen)
+        reasons += _on_same_engine(results, choice)
+        reasons += _cautions(results, choice)
+    reasons += _to_measure_quality(results, chosen)
+    return Lead(_verdict(results, choices, chosen), tuple(reasons), chosen)
 
 
-def answer_marks(summary: StudySummary, found: Lead | None) -> dict[Config, str]:
+def answer_marks(summary: StudySummary, answer: Lead | None) -> dict[Config, str]:
     """Return the mark of each config whose quality is flagged, or that the answer chooses."""
     marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
-    return marks | dict.fromkeys(found.chosen if found else (), CHOSEN)
+    chosen = answer.chosen if answer else ()
+    return marks | dict.fromkeys(chosen, CHOSEN)
 
 
 def lead_parts_of_features(
     summary: StudySummary,
-    asked: Literal["section", "sentences", "lead"],
-    place: ReportPlace | None = None,
+    kind: Literal["section", "sentences", "lead"],
+    position: ReportPlace | None = None,
 ) -> Iterator[Any]:
-    """What features say of their own parts of a summary, at this place of a report or anywhere."""
+    """Yield what features report about their own parts of a summary.
+
+    A `position` of the report selects the parts that belong there. None selects all parts.
+    """
     for part, feature in report_parts():
-        target = getattr(part, asked)
-        if target is not None and part.name in summary.parts and place in (None, part.place):
-            with feature_errors_as_warnings(feature):
-                said = Offer(feature, target).load()(summary.parts[part.name], summary)
-                yield from said if asked == "sentences" else [said]
+        target = getattr(part, kind)
+        if target is None or part.name not in summary.parts:
+            continue
+        if position not in (None, part.place):
+            continue
+        with feature_errors_as_warnings(feature):
+            content = Offer(feature, target).load()(summary.parts[part.name], summary)
+            if kind == "sentences":
+                yield from content
+            else:
+                yield content
 
 
-def _choices(found: _Found) -> list[_Choice]:
+def _choices(results: _Results) -> list[_Choice]:
     """Group the workloads by what is best there, among the configs whose quality is not flagged."""
     groups: dict[object, _Choice] = {}
-    for ranking in found.compared:
-        sound = _without(ranking, found.flagged)
-        configs = tuple(config for config in _ahead(sound) if config not in found.flagged)
-        if configs:
-            decided = {*configs, ranking.baseline}
-            rivals = tuple(
-                config for config in ranked_possible_bests(sound) if config not in decided
-            )
-            choice = _Choice(configs, rivals, _is_sure(ranking, configs[0]), [])
-            alike = frozenset(configs), frozenset(rivals), choice.is_sure
-            groups.setdefault(alike, choice).rankings.append(ranking)
+    for ranking in results.compared:
+        sound = _without(ranking, results.flagged)
+        configs = tuple(config for config in _ahead(sound) if config not in results.flagged)
+        if not configs:
+            continue
+        decided = {*configs, ranking.baseline}
+        bests = ranked_possible_bests(sound)
+        rivals = tuple(config for config in bests if config not in decided)
+        choice = _Choice(configs, rivals, _is_sure(ranking, configs[0]), [])
+        key = (frozenset(configs), frozenset(rivals), choice.is_sure)
+        groups.setdefault(key, choice).rankings.append(ranking)
     return list(groups.values())
 
 
 def _ahead(ranking: Ranking) -> list[Config]:
-    """Return those that may be the best and are significantly faster than the baseline.
+    """Return the configs that may be the best and are significantly faster than the baseline.
 
-    The baseline itself counts if no other may be the best. Without a baseline, those that are faster than any other.
+    If only the baseline may be the best, return it. Without a baseline, return the configs that
+    are faster than at least one other.
     """
     top = ranked_possible_bests(ranking)
     if ranking.baseline is None:
         return top if len(top) < len(ranking.entries) else []
     if top == [ranking.baseline]:
         return top
-    faster = [
-        entry.config
-        for entry in ranking.entries
-        if entry.against_baseline is AgainstBaseline.FASTER
-    ]
+    faster = set()
+    for entry in ranking.entries:
+        if entry.against_baseline is AgainstBaseline.FASTER:
+            faster.add(entry.config)
     return [config for config in top if config in faster]
 
 
 def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
-    """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
-    that only a flagged one beats may be the best of them."""
-    kept = tuple(
-        entry
-        for entry in ranking.entries
-        if entry.config not in flagged or entry.config == ranking.baseline
-    )
+    """Return the ranking without flagged configs, except for the baseline.
+
+    The best of the rest are those that no other of them is significantly ahead of. A config that
+    only a flagged one beats may be the best of the rest.
+    """
+    kept = []
+    for entry in ranking.entries:
+        if entry.config not in flagged or entry.config == ranking.baseline:
+            kept.append(entry)
     if len(kept) == len(ranking.entries):
         return ranking
     top = ranked_possible_bests(ranking)
     bests = [entry.config for entry in kept if entry.config in top]
     if len(bests) < len(top):
-        bests = [entry.config for place, entry in enumerate(kept) if _leads(entry, kept[:place])]
-    return ranking.model_copy(update={"entries": kept, "possible_bests": tuple(bests)})
+        bests = [entry.config for rank, entry in enumerate(kept) if _leads(entry, kept[:rank])]
+    return ranking.model_copy(update={"entries": tuple(kept), "possible_bests": tuple(bests)})
 
 
 def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
-    """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
-    ranked = [other.config for other in better if other.rank_low is not None]
-    return entry.rank_low is not None and all(config in entry.undecided_with for config in ranked)
+    """Return whether no entry with a better mean is significantly ahead.
+
+    An entry with a single trial is not ranked: it neither leads nor is ahead.
+    """
+    if entry.rank_low is None:
+        return False
+    ranked = {other.config for other in better if other.rank_low is not None}
+    return ranked <= set(entry.undecided_with)
 
 
-def _fastest_but_flagged(found: _Found) -> Iterator[Phrase]:
-    """Name what would be the fastest, and why it is not the choice."""
-    for config, why in found.flagged.items():
-        if won := [ranking for ranking in found.compared if config in _ahead(ranking)]:
-            yield say(
-                found.name(config),
-                " is the fastest ",
-                _on(won),
-                f", but its quality is flagged: {why}.",
-            )
+def _fastest_but_flagged(results: _Results) -> Iterator[Phrase]:
+    """Yield the configs that would be the fastest, with the reason why they are not the choice."""
+    for config, why in results.flagged.items():
+        won = [ranking for ranking in results.compared if config in _ahead(ranking)]
+        if won:
+            flag = f", but its quality is flagged: {why}."
+            yield say(results.name(config), " is the fastest ", _on(won), flag)
 
 
-def _undecided(found: _Found, decided: Container[str]) -> Iterator[Phrase]:
-    """Say what is known of the workloads without a choice."""
-    compared: list[Ranking] = []
-    for ranking in found.answered:
+def _undecided(results: _Results, decided: Container[str]) -> Iterator[Phrase]:
+    """Yield what is known about the workloads without a choice."""
+    compared = []
+    for ranking in results.answered:
         if len(ranking.entries) == 1:
-            yield say(
-                "Only ",
-                found.name(ranking.entries[0].config),
-                " has a result ",
-                _on([ranking]),
-                ".",
-            )
-        elif ranking.workload not in decided and ranking.baseline is None:
-            yield say(
-                "The baseline has no result ", _on([ranking]), ", and no other is the fastest."
-            )
-        elif ranking.workload not in decided:
+            only = results.name(ranking.entries[0].config)
+            yield say("Only ", only, " has a result ", _on([ranking]), ".")
+        elif ranking.workload in decided:
+            continue
+        elif ranking.baseline is None:
+            end = ", and no other is the fastest."
+            yield say("The baseline has no result ", _on([ranking]), end)
+        else:
             compared.append(ranking)
     if compared:
-        who = "No config without a flag" if found.flagged else "No config"
-        yield say(who, " is significantly faster than the baseline ", _on(compared), ".")
+        subject = "No config without a flag" if results.flagged else "No config"
+        yield say(subject, " is significantly faster than the baseline ", _on(compared), ".")
 
 
-def _who_looks_faster(found: _Found) -> Iterator[Phrase]:
-    """Say who is ahead so far by more than the interval, and how many starts a decision needs."""
-    for ranking in found.compared[:MAX_NAMED]:
+def _who_looks_faster(results: _Results) -> Iterator[Phrase]:
+    """Yield the configs that are ahead but not ranked yet, and how many starts a decision needs."""
+    for ranking in results.compared[:MAX_NAMED]:
         first = ranking.entries[0]
         ratio = first.ratio_to_baseline
         if ranking.baseline is not None and ratio is not None and ratio.is_above(1):
-            gain = _gain(found, ranking, first.config)
             yield say(
-                found.name(first.config),
+                results.name(first.config),
                 " looks faster, not yet decided: ",
-                gain,
+                _gain(results, ranking, first.config),
                 " ",
                 _on([ranking]),
                 ".",
             )
-    estimates = [point.metrics.get(found.summary.primary_metric) for point in found.summary.points]
-    starts = max(
-        known.basis.starts for known in estimates if known is not None and known.basis is not None
-    )
+    counts = []
+    for point in results.summary.points:
+        estimate = point.metrics.get(results.summary.primary_metric)
+        if estimate is not None and estimate.basis is not None:
+            counts.append(estimate.basis.starts)
+    starts = max(counts)
     if starts < FEWEST_BLOCKS:
         yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {starts}.")
 
 
-def _verdict(found: _Found, choices: Sequence[_Choice], chosen: Sequence[Config]) -> Phrase:
-    """Say what to use on each workload, and whether its quality is known."""
-    parts = [_use(found, choice) for choice in choices]
-    caveat = _quality_caveat(found, chosen)
-    return joined([*parts, say(caveat, ".")] if caveat else parts, " ")
+def _verdict(results: _Results, choices: Sequence[_Choice], chosen: Sequence[Config]) -> Phrase:
+    """Return what to use on each workload, and whether its quality is known."""
+    parts = [_use(results, choice) for choice in choices]
+    caveat = _quality_caveat(results, chosen)
+    if caveat:
+        parts.append(say(caveat, "."))
+    return joined(parts, " ")
 
 
-def _use(found: _Found, choice: _Choice) -> Phrase:
-    """`Use a or b (undecided between them) on one.`; of a single choice for all workloads, without the last words."""
+def _use(results: _Results, choice: _Choice) -> Phrase:
+    """Return `Use a or b (undecided between them) on one.`
+
+    A single choice for all workloads does not list them.
+    """
     head = "Use " if choice.is_sure else NOT_CONFIRMED
     if choice.configs == (choice.rankings[0].baseline,):
         head = "Keep the baseline "
-    open_against: list[Words] = ["between them"] if len(choice.configs) > 1 else []
+    opponents: list[Words] = []
+    if len(choice.configs) > 1:
+        opponents.append("between them")
     if choice.rivals:
-        open_against.append(say("against ", listing(found.names(choice.rivals), most=MAX_NAMED)))
-    undecided = say(" (undecided ", listing(open_against), ")") if open_against else ()
-    where = () if len(choice.rankings) == len(found.answered) else say(" ", _on(choice.rankings))
-    return say(head, listing(found.names(choice.configs), "or"), undecided, where, ".")
+        opponents.append(say("against ", listing(results.names(choice.rivals), most=MAX_NAMED)))
+    parts = [say(head, listing(results.names(choice.configs), "or"))]
+    if opponents:
+        parts.append(say(" (undecided ", listing(opponents), ")"))
+    if len(choice.rankings) < len(results.answered):
+        parts.append(say(" ", _on(choice.rankings)))
+    return say(*parts, ".")
 
 
 def _is_sure(ranking: Ranking, config: Config) -> bool:
-    """Whether the interval that is quoted excludes 1: a claim stays once it is made, whatever later blocks show."""
+    """Return whether the quoted interval excludes 1.
+
+    Later blocks may widen it, although a claim stays once it is made.
+    """
     entry = ranked_entry(ranking, config)
     if ranking.baseline in (None, config) or entry is None:
         return True
     return entry.ratio_to_baseline is not None and entry.ratio_to_baseline.is_above(1)
 
 
-def _quality_caveat(found: _Found, chosen: Sequence[Config]) -> Phrase:
+def _quality_caveat(results: _Results, chosen: Sequence[Config]) -> Phrase:
     """Return `Its quality was not measured`, or that it is undecided. Empty if it is known of all.
 
-    The model that others are compared with has lost nothing, and of random weights the report speaks before all else.
+    The baseline of quality has lost nothing, so its quality counts as known. So does that of
+    random weights, about which the report warns before all else.
     """
-    rows = found.summary.quality
+    rows = results.summary.quality
     fine = {row.config for row in rows if row.is_known}
-    fine |= {own.config for own in found.summary.configs if own.is_reference or own.random_weights}
-    chosen = [
-        config for config in chosen if config != found.summary.baseline
-    ]  # to keep it loses nothing
+    for config in results.summary.configs:
+        if config.is_reference or config.random_weights:
+            fine.add(config.config)
+    # To keep the baseline loses nothing.
+    chosen = [config for config in chosen if config != results.summary.baseline]
     unknown = [config for config in chosen if config not in fine]
     if not unknown:
-        open_ones = {row.config for row in rows if row.state is QualityState.UNDECIDED}
-        undecided = [config for config in chosen if config in open_ones]
-        return (
-            say("The quality of ", listing(found.names(undecided)), " is undecided")
-            if undecided
-            else ()
-        )
-    whose = say("Its quality" if len(chosen) == 1 else "Their quality")
+        open_configs = {row.config for row in rows if row.state is QualityState.UNDECIDED}
+        undecided = [config for config in chosen if config in open_configs]
+        if not undecided:
+            return ()
+        return say("The quality of ", listing(results.names(undecided)), " is undecided")
+    subject = say("Its quality")
     if len(unknown) < len(chosen):
-        whose = say("The quality of ", listing(found.names(unknown)))
-    return say(whose, " is unknown" if rows or found.summary.imported_from else " was not measured")
+        subject = say("The quality of ", listing(results.names(unknown)))
+    elif len(chosen) > 1:
+        subject = say("Their quality")
+    if rows or results.summary.imported_from:
+        return say(subject, " is unknown")
+    return say(subject, " was not measured")
 
 
-def _cautions(found: _Found, choice: _Choice) -> Iterator[Phrase]:
-    """Say where a choice does not always answer, or not in the time that the study promises."""
+def _cautions(results: _Results, choice: _Choice) -> Iterator[Phrase]:
+    """Yield the workloads on which trials of a choice failed or missed the study's objectives."""
     for ranking in choice.rankings:
-        points = found.summary.points_of(ranking.workload)
+        workload = Name(ranking.workload)
+        points = results.summary.points_of(ranking.workload)
         point = next(point for point in points if point.point.config == choice.configs[0])
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
-            yield say(
-                f"Caution: {failed} of its {len(point.runs)} trials on ",
-                Name(ranking.workload),
-                " failed.",
-            )
-        if missed := [
-            objective for objective in point.objectives if objective.verdict is Verdict.MISSED
-        ]:
-            where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
+            count = f"Caution: {failed} of its {len(point.runs)} trials on "
+            yield say(count, workload, " failed.")
+        findings = point.objectives
+        missed = [finding for finding in findings if finding.verdict is Verdict.MISSED]
+        if missed:
             yield say(
                 "Caution: it misses ",
                 objectives_in_words(missed),
-                where,
+                " on ",
+                workload,
+                "; ",
+                Name("bitbench recommend --slo"),
                 " chooses among those that meet such limits.",
             )
 
 
-def _to_measure_quality(found: _Found, chosen: Sequence[Config]) -> Iterator[Phrase]:
-    if (
-        not found.summary.quality
-        and not found.summary.imported_from
-        and _quality_caveat(found, chosen)
-    ):
+def _to_measure_quality(results: _Results, chosen: Sequence[Config]) -> Iterator[Phrase]:
+    """Yield how to measure the quality of the choice, if the study did not."""
+    if results.summary.quality or results.summary.imported_from:
+        return
+    if _quality_caveat(results, chosen):
         yield say(
             "To measure quality, add ",
             Name("quality: {}"),
@@ -360,61 +401,62 @@ def _to_measure_quality(found: _Found, chosen: Sequence[Config]) -> Iterator[Phr
         )
 
 
-def _gains(found: _Found, choice: _Choice, *, is_named: bool) -> Iterator[Phrase]:
-    """Quote the ratio of the first config to the baseline on each workload of a choice."""
+def _gains(results: _Results, choice: _Choice, *, is_named: bool) -> Iterator[Phrase]:
+    """Yield the ratios of the first config to the baseline on each workload of a choice."""
     best = choice.configs[0]
-    ratios = [
-        ranking
-        for ranking in choice.rankings
-        if ranked_ratio_to_baseline(ranking, best) is not None
-    ]
+    ratios = []
+    for ranking in choice.rankings:
+        ratio = ranked_ratio_to_baseline(ranking, best)
+        if ratio is not None:
+            ratios.append((ranking, ratio))
     if not ratios:
         return
-    first, *more = ratios
-    parts: list[Words] = [say(_gain(found, first, best), " ", _on([first]))]
-    parts += [
-        say(ranked_ratio_to_baseline(ranking, best), " ", _on([ranking]))
-        for ranking in more[: MAX_NAMED - 1]
-    ]
+    first = ratios[0][0]
+    parts: list[Words] = [say(_gain(results, first, best), " ", _on([first]))]
+    for ranking, ratio in ratios[1:MAX_NAMED]:
+        parts.append(say(ratio, " ", _on([ranking])))
     if len(ratios) > MAX_NAMED:
         parts.append(plural(len(ratios) - MAX_NAMED, "more workload"))
-    yield say(say(found.name(best), ": ") if is_named else (), listing(parts), ".")
+    subject = say(results.name(best), ": ") if is_named else ()
+    yield say(subject, listing(parts), ".")
 
 
-def _on_same_engine(found: _Found, choice: _Choice) -> Iterator[Phrase]:
-    """Tell what quantization alone gains, if the baseline runs on another engine."""
-    ranking, best = choice.rankings[0], choice.configs[0]
+def _on_same_engine(results: _Results, choice: _Choice) -> Iterator[Phrase]:
+    """Yield the gain of quantization alone, if the baseline runs on another engine."""
+    ranking = choice.rankings[0]
+    best = choice.configs[0]
     entry = ranked_entry(ranking, best)
     if entry is not None and entry.same_engine is not None:
-        other = say("the unquantized ", found.name(entry.same_engine.unquantized))
-        than = ratio_meaning(found.summary.definitions[ranking.metric], other)
-        ratio = times(entry.same_engine.ratio)
+        other = say("the unquantized ", results.name(entry.same_engine.unquantized))
         yield say(
             "On the same engine, ",
-            found.name(best),
+            results.name(best),
             " has ",
-            ratio,
+            times(entry.same_engine.ratio),
             " ",
-            than,
+            ratio_meaning(results.summary.definitions[ranking.metric], other),
             " ",
             _on([ranking]),
             ".",
         )
 
 
-def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
-    """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of a`"""
+def _gain(results: _Results, ranking: Ranking, best: Config) -> Phrase:
+    """Return the gain over the baseline: `1.31× (95 % CI 1.27× to 1.36×) the throughput of a`."""
     entry = ranked_entry(ranking, best)
     assert entry is not None
     ratio = entry.ratio_to_baseline
     assert ratio is not None
     assert ranking.baseline is not None
-    ends = [number(end, Unit.RATIO) for end in ratio.interval or ()]
-    confidence = percent(found.summary.study.measure.confidence)
-    range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
-    than = ratio_meaning(found.summary.definitions[ranking.metric], found.name(ranking.baseline))
-    return say(number(ratio.value, Unit.RATIO), range_of_it, " ", than)
+    value = say(number(ratio.value, Unit.RATIO))
+    if ratio.interval:
+        confidence = percent(results.summary.study.measure.confidence)
+        ends = [number(end, Unit.RATIO) for end in ratio.interval]
+        value = say(value, f" ({confidence} CI ", listing(ends, "to"), ")")
+    baseline = results.name(ranking.baseline)
+    return say(value, " ", ratio_meaning(results.summary.definitions[ranking.metric], baseline))
 
 
-def _on(some: Sequence[Ranking]) -> Phrase:
-    return say("on ", listing(name_phrases(ranking.workload for ranking in some), most=MAX_NAMED))
+def _on(rankings: Sequence[Ranking]) -> Phrase:
+    workloads = (ranking.workload for ranking in rankings)
+    return say("on ", format_names(workloads, most=MAX_NAMED))

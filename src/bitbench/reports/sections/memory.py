@@ -1,5 +1,4 @@
-"""What each config takes in memory, what its engine counted about itself, and what each setting of an engine
-changes."""
+"""The memory of each config, and the counters of its engine."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,6 +29,8 @@ from bitbench.reports.labels import Labels
 
 @dataclass(frozen=True)
 class _Figure:
+    """A memory metric, as a column of the table."""
+
     title: str
     name: str  # as in a sentence
     field: str  # of a MemorySummary
@@ -37,11 +38,11 @@ class _Figure:
     unit: str = Unit.BYTES
 
     def of(self, memory: MemorySummary) -> float | None:
-        known = getattr(memory, self.field)
-        found: float | None = (
-            getattr(known, self.of_starts) if isinstance(known, Estimate) else known
-        )
-        return found
+        value = getattr(memory, self.field)
+        number: float | None = value
+        if isinstance(value, Estimate):
+            number = getattr(value, self.of_starts)
+        return number
 
     @property
     def column(self) -> ColumnOf[ConfigSummary]:
@@ -62,16 +63,16 @@ FIGURES = (
 MEANINGS = {
     "Weights": "their files on disk.",
     "Loaded": "what the engine says that they take once loaded (vLLM says it on a GPU only).",
-    "Steady": "proportional set size of all its processes at the end of a trial, mean over trials and starts; pages "
-    "that they share count once.",
-    "Peak": "the sum of each process's own high-water mark, the largest of its starts; shared pages count for each "
-    "process, so it is an upper bound.",
-    "Device": "what its processes hold on all devices at the end of a trial, and the most that was seen (NVML, ten "
-    "times a second).",
+    "Steady": "proportional set size of all its processes at the end of a trial, mean over trials "
+    "and starts; pages that they share count once.",
+    "Peak": "the sum of each process's own high-water mark, the largest of its starts; shared "
+    "pages count for each process, so it is an upper bound.",
+    "Device": "what its processes hold on all devices at the end of a trial, and the most that was "
+    "seen (NVML, ten times a second).",
     "KV cache": "set aside for keys and values, where the engine does so.",
     "KV/token": "keys and values of one token in all layers.",
-    "Room": "the most tokens that all requests together can hold at once, as the engine says it (vLLM: in requests of "
-    "the greatest length that it was started for).",
+    "Room": "the most tokens that all requests together can hold at once, as the engine says it "
+    "(vLLM: in requests of the greatest length that it was started for).",
 }
 DEFINITION = say(
     strong("Memory"),
@@ -81,28 +82,29 @@ DEFINITION = say(
 
 
 def memory_section(summary: StudySummary) -> Section | None:
-    """None where all of it is unknown; a figure that no config has is left out and named."""
-    known = [
-        figure
-        for figure in FIGURES
-        if any(figure.of(config.memory) is not None for config in summary.configs)
-    ]
-    if not known:
+    """Return the memory of each config, or None if all of it is unknown.
+
+    A metric that no config has is left out and listed below the table.
+    """
+    columns = []
+    missing = []
+    for figure in FIGURES:
+        if any(figure.of(config.memory) is not None for config in summary.configs):
+            columns.append(figure.column)
+        elif not figure.field.startswith("device"):  # without a device it is not missing
+            missing.append(figure.name)
+    if not columns:
         return None
     labels = Labels.of(summary, MAX_NAME)
     figures = table(
         summary.configs,
         words_column("Config", lambda config: Name(labels[config.config])),
-        *(figure.column for figure in known),
+        *columns,
     )
-    # Device memory is not missed where there is no device.
-    missing = [
-        figure.name
-        for figure in FIGURES
-        if figure not in known and not figure.field.startswith("device")
-    ]
-    unknown = [small_print("Unknown here: ", listing(missing), ".")] if missing else []
-    return Section(say("Memory"), (figures, *unknown), in_terminal=True)
+    blocks: list[Block] = [figures]
+    if missing:
+        blocks.append(small_print("Unknown here: ", listing(missing), "."))
+    return Section(say("Memory"), tuple(blocks), in_terminal=True)
 
 
 Item = TypeVar("Item")
@@ -111,6 +113,8 @@ TITLE = say("What the engines counted")
 
 
 class _EngineFigure(NamedTuple):
+    """A metric that engines count themselves, with its definition."""
+
     title: str
     unit: str
     field: str  # of an EngineSummary
@@ -152,7 +156,10 @@ ENGINE_FIGURES = (
 
 
 def engine_metrics_section(summary: StudySummary) -> Section | None:
-    """None where no engine offers such figures."""
+    """Return the counters of engines for each point, or None if no engine reports any."""
+    points = [point for point in summary.points if point.engine is not None]
+    if not points:
+        return None
     labels = Labels.of(summary, MAX_NAME)
     workload: ColumnOf[PointSummary] = words_column(
         "Workload", lambda point: Name(point.point.workload)
@@ -160,32 +167,25 @@ def engine_metrics_section(summary: StudySummary) -> Section | None:
     config: ColumnOf[PointSummary] = words_column(
         "Config", lambda point: Name(labels[point.point.config])
     )
-    points = [point for point in summary.points if point.engine is not None]
-    return (
-        Section(TITLE, engine_counters_table(points, lambda point: point.engine, workload, config))
-        if points
-        else None
-    )
+    blocks = engine_counters_table(points, lambda point: point.engine, workload, config)
+    return Section(TITLE, blocks)
 
 
 def engine_counters_table(
     items: Iterable[Item], engine: Callable[[Item], EngineSummary | None], *first: ColumnOf[Item]
 ) -> tuple[Block, ...]:
-    """The figures that some engine has, and what they mean."""
+    """Return a table of the metrics that some engine counted, and their definitions."""
 
-    def column(figure: _EngineFigure) -> ColumnOf[Item]:
+    def make_column(figure: _EngineFigure) -> ColumnOf[Item]:
         return number_column(
             figure.title, figure.unit, lambda item: getattr(engine(item), figure.field, None)
         )
 
-    figures = table(items, *first, *(column(figure) for figure in ENGINE_FIGURES), drop_empty=True)
-    titles = {shown.title for shown in figures.columns}
-    meanings = [
-        say(" ", Emphasis((figure.title,)), f": {figure.meaning}")
-        for figure in ENGINE_FIGURES
-        if say(figure.title) in titles
-    ]
-    return (
-        figures,
-        small_print("By the engine's own counters, read before and after each trial.", *meanings),
-    )
+    counters = table(items, *first, *map(make_column, ENGINE_FIGURES), drop_empty=True)
+    titles = {column.title for column in counters.columns}
+    meanings = []
+    for figure in ENGINE_FIGURES:
+        if say(figure.title) in titles:
+            meanings.append(say(" ", Emphasis((figure.title,)), f": {figure.meaning}"))
+    source = "By the engine's own counters, read before and after each trial."
+    return (counters, small_print(source, *meanings))

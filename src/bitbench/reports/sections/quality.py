@@ -1,8 +1,11 @@
-"""What each config keeps of its baseline's quality: divergence and perplexity, equal answers, tasks question by
-question, and where in a long text it loses."""
+"""The quality of each config compared with its baseline.
+
+Divergence and perplexity, equal answers, tasks question by question, and losses in long texts.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from bitbench.analysis.results.summary import (
     ConfigQuality,
@@ -38,8 +41,8 @@ from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     bullets,
-    listing,
-    name_phrases,
+    format_names,
+    mark_if,
     number_column,
     paragraph,
     say,
@@ -55,45 +58,43 @@ from bitbench.util.units import UNKNOWN
 TASK_DECIMALS = 4
 SIGNIFICANT = 0.05
 NEEDLE = f"{BUILT_IN}/needle-"
-POSITIONS = "Mean KL divergence from the baseline over tokens at these places of a window; intervals over windows."
+POSITIONS = (
+    "Mean KL divergence from the baseline over tokens at these places of a window; intervals over "
+    "windows."
+)
 
 TaskRow = tuple[ConfigQuality, TaskEstimate]
 
 
 def _task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
-    """Of each variant that was asked the same questions as its baseline: whether it answers fewer right."""
+    """Yield which variants answer significantly more or fewer questions than their baseline."""
     for row, task in _rows(summary):
         if task.flips is not None and not task.task.startswith(f"{BUILT_IN}/"):
             yield _sentence(labels[row.config], task, task.flips)
     for row in summary.quality:
-        lost = [
-            task
-            for task in row.tasks
-            if task.task.startswith(NEEDLE) and _verdict(task.flips) == "fewer"
-        ]
-        if lost:
-            length = min(int(task.task.removeprefix(NEEDLE)) for task in lost)
-            yield say(
-                "Long prompts: ",
-                Name(labels[row.config]),
-                f" finds fewer needles than its baseline from {length:,} tokens on.",
-            )
+        lengths = []
+        for task in row.tasks:
+            if task.task.startswith(NEEDLE) and _verdict(task.flips) == "fewer":
+                lengths.append(int(task.task.removeprefix(NEEDLE)))
+        if lengths:
+            loss = f" finds fewer needles than its baseline from {min(lengths):,} tokens on."
+            yield say("Long prompts: ", Name(labels[row.config]), loss)
 
 
 def _sentence(name: str, task: TaskEstimate, flips: TaskFlips) -> Phrase:
-    points = flips.difference.interval
-    width = (
-        f"; {_points(flips.difference.value)} [{_points(points.low)}, {_points(points.high)}] points"
-        if points
-        else ""
-    )
-    found = f"{flips.lost} answers lost and {flips.gained} gained of {task.samples} (p = {flips.p_value:.2g}{width})"
-    words = {
+    interval = flips.difference.interval
+    points = ""
+    if interval:
+        ends = f"[{_points(interval.low)}, {_points(interval.high)}]"
+        points = f"; {_points(flips.difference.value)} {ends} points"
+    counts = f"{flips.lost} answers lost and {flips.gained} gained of {task.samples}"
+    verdicts = {
         "fewer": " answers significantly fewer questions right than its baseline: ",
         "more": " answers significantly more questions right than its baseline: ",
         "": ": no significant difference from its baseline: ",
     }
-    return say(f"Tasks: {task.task}: ", Name(name), words[_verdict(flips)], f"{found}.")
+    evidence = f"{counts} (p = {flips.p_value:.2g}{points})."
+    return say(f"Tasks: {task.task}: ", Name(name), verdicts[_verdict(flips)], evidence)
 
 
 def _points(share: float) -> str:
@@ -101,6 +102,7 @@ def _points(share: float) -> str:
 
 
 def _verdict(flips: TaskFlips | None) -> str:
+    """Return `fewer` or `more`. The result is empty if the difference is not significant."""
     if flips is None or flips.p_value >= SIGNIFICANT:
         return ""
     return "fewer" if flips.lost > flips.gained else "more"
@@ -112,15 +114,14 @@ def _rows(summary: StudySummary) -> list[TaskRow]:
 
 def _task_blocks(summary: StudySummary) -> Iterator[Block]:
     results = _rows(summary)
-    failures = [
-        say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
-        for row in summary.quality
-        for failure in row.task_failures
-    ]
+    failures = []
+    for row in summary.quality:
+        for failure in row.task_failures:
+            failures.append(say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}"))
     if results or failures:
         yield Heading(say("Tasks"))
     if results:
-        yield small_print(_meaning(results))
+        yield small_print(_meaning([task for _, task in results]))
         yield _task_table(results)
     if failures:
         yield paragraph("Without a result:")
@@ -128,17 +129,18 @@ def _task_blocks(summary: StudySummary) -> Iterator[Block]:
     yield from _needles(summary)
 
 
-def _meaning(results: list[TaskRow]) -> str:
-    said = "± is one standard error"
-    if any(task.flips is None and task.difference is not None for _, task in results):
-        said += ", for a difference as if the two results were independent"
-    if any(task.flips is not None for _, task in results):
-        said += (
-            ". Lost: right in the baseline and wrong here; gained: the other way. p: exact, for as many lost as "
-            "gained, corrected for the number of variants (Holm). The interval of a difference is paired, question by "
-            "question"
+def _meaning(tasks: list[TaskEstimate]) -> str:
+    """Return how to read the columns of the table of tasks."""
+    text = "± is one standard error"
+    if any(task.flips is None and task.difference is not None for task in tasks):
+        text += ", for a difference as if the two results were independent"
+    if any(task.flips is not None for task in tasks):
+        text += (
+            ". Lost: right in the baseline and wrong here; gained: the other way. p: exact, for as "
+            "many lost as gained, corrected for the number of variants (Holm). The interval of a "
+            "difference is paired, question by question"
         )
-    return f"{said}."
+    return f"{text}."
 
 
 def _task_table(results: list[TaskRow]) -> Block:
@@ -151,53 +153,55 @@ def _task_table(results: list[TaskRow]) -> Block:
             "Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)
         ),
         number_column("To the baseline", Unit.NONE, lambda row: _difference(row[1])),
-        number_column("Lost", Unit.COUNT, lambda row: row[1].flips.lost if row[1].flips else None),
-        number_column(
-            "Gained", Unit.COUNT, lambda row: row[1].flips.gained if row[1].flips else None
-        ),
-        words_column("p", lambda row: f"{row[1].flips.p_value:.2g}" if row[1].flips else None),
+        number_column("Lost", Unit.COUNT, lambda row: getattr(row[1].flips, "lost", None)),
+        number_column("Gained", Unit.COUNT, lambda row: getattr(row[1].flips, "gained", None)),
+        words_column("p", _format_p_value),
         number_column("Cut", Unit.SHARE, lambda row: row[1].cut_share),
         number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
         drop_empty=True,
     )
 
 
+def _format_p_value(row: TaskRow) -> str | None:
+    flips = row[1].flips
+    return f"{flips.p_value:.2g}" if flips else None
+
+
 def _difference(task: TaskEstimate) -> Quantity | Phrase | None:
     if task.flips is None:
         return _with_error(task.difference, task.difference_error, "+")
-    known = quantity(task.flips.difference, Unit.NONE)
-    return replace(known, is_signed=True) if known else None
+    difference = quantity(task.flips.difference, Unit.NONE)
+    return replace(difference, is_signed=True) if difference else None
 
 
 def _with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
     if value is None:
         return None
-    known = None if error is None else Quantity(error, decimals=TASK_DECIMALS)
-    return plus_minus(Quantity(value, decimals=TASK_DECIMALS, is_signed=bool(sign)), known)
+    result = Quantity(value, decimals=TASK_DECIMALS, is_signed=bool(sign))
+    if error is None:
+        return plus_minus(result, None)
+    return plus_minus(result, Quantity(error, decimals=TASK_DECIMALS))
 
 
 def _needles(summary: StudySummary) -> Iterator[Block]:
-    """A row for each length, a column for each depth."""
-    cells = {
-        (row.name, cell.length): {
-            other.depth: other for other in row.needles if other.length == cell.length
-        }
-        for row in summary.quality
-        for cell in row.needles
-    }
-    depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
+    """Yield a table with a row for each config and length, and a column for each depth."""
+    cells: dict[tuple[str, int], dict[int, NeedleDepth]] = {}
+    for row in summary.quality:
+        for cell in row.needles:
+            cells.setdefault((row.name, cell.length), {})[cell.depth] = cell
     if not cells:
         return
 
-    def column(depth: int) -> ColumnOf[tuple[tuple[str, int], dict[int, NeedleDepth]]]:
+    def make_column(depth: int) -> ColumnOf[tuple[tuple[str, int], dict[int, NeedleDepth]]]:
         return words_column(f"{depth} %", lambda row: _found(row[1].get(depth)))
 
+    depths = {cell.depth for row in summary.quality for cell in row.needles}
     yield Heading(say("Needles that were found, by how deep they lie in the text"))
     yield table(
-        list(cells.items()),
+        cells.items(),
         words_column("Config", lambda row: Name(row[0][0])),
         number_column("Tokens", Unit.COUNT, lambda row: row[0][1]),
-        *(column(depth) for depth in depths),
+        *map(make_column, sorted(depths)),
     )
 
 
@@ -206,25 +210,28 @@ def _found(cell: NeedleDepth | None) -> str | None:
 
 
 def _position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
-    """The divergence at each stretch of a window: what a cache loses adds up along a text, or does not."""
-    known = [row for row in summary.quality if row.by_position]
-    if not known:
+    """Yield the divergence at each stretch of a window.
+
+    It shows whether the loss of a quantized cache adds up along a text.
+    """
+    rows = [row for row in summary.quality if row.by_position]
+    if not rows:
         return
-
-    def column(place: int, title: str) -> ColumnOf[ConfigQuality]:
-        return number_column(title, "nats", lambda row: _stretch(row, place), intervals_from=0)
-
-    titles = [f"{part.first:,} to {part.last:,}" for part in known[0].by_position]
     config: ColumnOf[ConfigQuality] = words_column("Config", lambda row: Name(labels[row.config]))
+    columns = [config]
+    for index, part in enumerate(rows[0].by_position):
+        title = f"{part.first:,} to {part.last:,}"
+        stretch = partial(_stretch, index)
+        columns.append(number_column(title, "nats", stretch, intervals_from=0))
     yield Heading(say("Divergence by position"))
-    yield table(known, config, *(column(place, title) for place, title in enumerate(titles)))
+    yield table(rows, *columns)
     yield small_print(POSITIONS)
 
 
-def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
-    if place >= len(row.by_position):
+def _stretch(index: int, row: ConfigQuality) -> Quantity | None:
+    if index >= len(row.by_position):
         return None
-    return quantity(row.by_position[place].divergence, "nats")
+    return quantity(row.by_position[index].divergence, "nats")
 
 
 STATES = {
@@ -243,8 +250,11 @@ KEYS = (
     "top1_agreement",
 )
 
-# Characters of a terminal from which there is room for memory and the tail, for speed, and for intervals of quality.
-WIDE, WIDER, WIDEST = 110, 150, 200
+# Characters of a terminal from which there is room for memory and the tail, for speed, and for
+# intervals of quality.
+WIDE = 110
+WIDER = 150
+WIDEST = 200
 SHOWN_FROM = {
     "kl_mass": WIDE,
     "kl_median": WIDER,
@@ -254,7 +264,7 @@ SHOWN_FROM = {
 
 
 def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
-    """For the answer above all tables: what lost too much, and what could not be measured."""
+    """Yield the sentences about quality for the answer: losses, failures and results."""
     labels = Labels.of(summary, MAX_NAME)
     if summary.quality:
         yield from quality_rounding_sentences(summary.rounded_before)
@@ -266,27 +276,31 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
             cause = f" has no result ({row.outcome.value}): {row.cause}"
             yield say("Quality: ", Name(labels[row.config]), cause)
     lossless = {config.config for config in summary.configs if config.is_reference}
-    measured = [
-        row for row in summary.quality if row.outcome is Outcome.OK and row.config not in lossless
-    ]
-    if alone := [labels[row.config] for row in measured if not row.is_known]:
-        why = " is unknown: the unquantized model on the same engine has no result to compare it with."
-        yield say("Quality: that of ", listing(name_phrases(alone)), why)
-    compared = [row for row in summary.quality if row.baseline not in (None, row.config)]
-    fine = [labels[row.config] for row in compared if row.state is QualityState.WITHIN]
+    unknown = []
+    for row in summary.quality:
+        if row.outcome is Outcome.OK and row.config not in lossless and not row.is_known:
+            unknown.append(row.config)
+    if unknown:
+        yield say(
+            "Quality: that of ",
+            labels.format_configs(unknown),
+            " is unknown: the unquantized model on the same engine has no result to compare it "
+            "with.",
+        )
+    fine = []
+    for row in summary.quality:
+        if row.state is QualityState.WITHIN and row.baseline not in (None, row.config):
+            fine.append(row.config)
     if fine:
         verb = "is" if len(fine) == 1 else "are"
-        yield say(
-            "Quality: ",
-            listing(name_phrases(fine)),
-            f" {verb} within the limits ({_limits(summary)}).",
-        )
+        limits = f" {verb} within the limits ({_limits(summary)})."
+        yield say("Quality: ", labels.format_configs(fine), limits)
     yield from undecided_quality_sentences(summary)
     yield from _task_sentences(summary, labels)
 
 
 def undecided_quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
-    """Of each variant that may be within the limits or beyond them: what is lacking to tell."""
+    """Yield the variants that may be within the limits or beyond them, with the reason."""
     labels = Labels.of(summary, MAX_NAME)
     for row in summary.quality:
         if row.state is QualityState.UNDECIDED:
@@ -294,6 +308,7 @@ def undecided_quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
 
 
 def quality_section(summary: StudySummary) -> Section | None:
+    """Return all results of quality, or None if the study does not measure it."""
     if summary.study.quality is None:
         return None
     blocks = [
@@ -306,13 +321,17 @@ def quality_section(summary: StudySummary) -> Section | None:
 
 
 def quality_rounding_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
-    """Of models whose unquantized weights are not the original ones: what their figures of quality compare with."""
+    """Yield the models whose unquantized weights had been rounded before.
+
+    Their loss is measured against the rounded weights.
+    """
     for model, rounded in rounded_before.items():
         yield say(
             "The linear layers of ",
             Name(model),
-            f" had been rounded to {rounded} before they were written as bf16: its figures of quality show what a "
-            "variant loses against those rounded weights, not against the original model.",
+            f" had been rounded to {rounded} before they were written as bf16: its figures of "
+            "quality show what a variant loses against those rounded weights, not against the "
+            "original model.",
         )
 
 
@@ -334,28 +353,31 @@ def _figures(summary: StudySummary) -> Iterator[Block]:
 
 
 def _basis(summary: StudySummary) -> Block:
-    known = next((row for row in summary.quality if row.outcome is Outcome.OK), None)
-    if known is None:
+    measured = [row for row in summary.quality if row.outcome is Outcome.OK]
+    if not measured:
         return paragraph("No config has a result.")
-    dense = any(config.is_reference for config in summary.configs)
-    baseline = "the unquantized variant on the same engine" if dense else "that of the study"
+    first = measured[0]
+    baseline = "that of the study"
+    if any(config.is_reference for config in summary.configs):
+        baseline = "the unquantized variant on the same engine"
     return small_print(
-        f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
-        f"variants of a model. The divergence is from the {known.top_tokens} likeliest tokens of each side. The "
-        f"baseline is {baseline}. Each difference from it is paired, token by token, and its interval is Student's t "
-        "over windows."
+        f"Text: {first.corpus or UNKNOWN}. {first.windows} windows, {first.tokens:,} scored "
+        "tokens, the same for all variants of a model. The divergence is from the "
+        f"{first.top_tokens} likeliest tokens of each side. The baseline is {baseline}. Each "
+        "difference from it is paired, token by token, and its interval is Student's t over "
+        "windows."
     )
 
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
-    """Without what was never measured."""
+    """Return a row per config, without the columns that were never measured."""
     return table(
         summary.quality,
         words_column("Config", lambda row: Name(labels[row.config])),
-        *(_quality_column(summary, key) for key in KEYS),
+        *map(partial(_quality_column, summary), KEYS),
         words_column("Answers", _equal, shown_from=WIDER),
         words_column("", _mark),
-        mark=lambda row: Mark.ALARM if row.flagged else None,
+        mark=lambda row: mark_if(row.flagged, Mark.ALARM),
         drop_empty=True,
     )
 
@@ -363,26 +385,24 @@ def _table(summary: StudySummary, labels: Labels) -> Table:
 def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
     definition = summary.quality_definitions[key]
 
-    def figure(row: ConfigQuality) -> Quantity | None:
-        found = estimated(row.estimates.get(key), definition)
-        if found is None:
+    def get_value(row: ConfigQuality) -> Quantity | None:
+        value = estimated(row.estimates.get(key), definition)
+        if value is None:
             return None
-        if (
-            key == "perplexity"
-        ):  # its interval is that of the text, which all share: their differences are finer
-            return replace(found, digits=ROUGH + 1)
-        is_exact = found.low == found.high == found.value and found.value in (
-            0.0,
-            1.0,
-        )  # of a variant against itself
-        return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
+        # The interval of a perplexity comes from the text, which all configs share. Their
+        # differences are finer.
+        if key == "perplexity":
+            return replace(value, digits=ROUGH + 1)
+        # A variant compared with itself has an exact result.
+        is_exact = value.low == value.high == value.value and value.value in (0.0, 1.0)
+        digits = 1 if is_exact else None
+        return replace(value, is_signed=key == "perplexity_rise", digits=digits)
 
-    shown_from = SHOWN_FROM.get(key, 0)
     return number_column(
         definition.label,
         quantity_unit(definition),
-        figure,
-        shown_from=shown_from,
+        get_value,
+        shown_from=SHOWN_FROM.get(key, 0),
         intervals_from=WIDEST,
     )
 
@@ -407,8 +427,8 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
         yield say(strong(definition.label), f": {definition.definition}")
     yield say(
         strong("flagged"),
-        ": a log-probability is not a finite number, or the whole interval is beyond a limit of the study "
-        f"({_limits(summary)}). ",
+        ": a log-probability is not a finite number, or the whole interval is beyond a limit of "
+        f"the study ({_limits(summary)}). ",
         strong("Within"),
         ": both whole intervals are within the limits. ",
         strong("Undecided"),
@@ -424,9 +444,8 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
 
 
 def _refused(summary: StudySummary) -> Iterator[Block]:
-    for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
-        yield paragraph(
-            "Not measured: ",
-            listing(name_phrases(refusal.config.name for refusal in alike)),
-            f": {reason}",
-        )
+    for reason, refusals in grouped(
+        summary.quality_refusals, lambda refusal: refusal.reason
+    ).items():
+        names = format_names(refusal.config.name for refusal in refusals)
+        yield paragraph("Not measured: ", names, f": {reason}")

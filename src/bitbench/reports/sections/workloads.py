@@ -1,7 +1,8 @@
-"""One workload: its shape in a sentence, and its tables."""
+"""A workload: its shape in a sentence, and its tables."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, Ranking, RankingEntry, StudySummary
@@ -27,6 +28,7 @@ from bitbench.reports.document.words import (
     ColumnOf,
     Words,
     joined,
+    mark_if,
     number_column,
     paragraph,
     plural,
@@ -53,28 +55,33 @@ from bitbench.util.units import UNKNOWN, show_seconds
 
 
 def workload_shape(workload: Workload) -> Phrase:
-    """`Concurrency 8, input 256 tokens, output 128 tokens, all at once, 8 requests per trial.`"""
-    most = "up to " if workload.text is not None or isinstance(workload.arrival, Trace) else ""
-    most_out = most if isinstance(workload.arrival, Trace) else ""
-    what = "request" if workload.turns == 1 else "conversation"
+    """Return `Concurrency 8, input 256 tokens, output 128 tokens, 8 requests per trial.`"""
+    is_trace = isinstance(workload.arrival, Trace)
+    input_length = workload_length_text(workload.input_tokens)
+    output_length = workload_length_text(workload.output_tokens)
+    if is_trace or workload.text is not None:
+        input_length = f"up to {input_length}"
+    if is_trace:
+        output_length = f"up to {output_length}"
+    unit = "request" if workload.turns == 1 else "conversation"
 
-    def known(part: ShapePart, value: str) -> str:
+    def format_value(part: ShapePart, value: str) -> str:
         return UNKNOWN if part in workload.unknown else value
 
     parts: list[Words] = [
-        *(
-            []
-            if workload.open_loop
-            else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]
-        ),
-        f"input {known('input_tokens', most + workload_length_text(workload.input_tokens))} tokens",
-        f"output {known('output_tokens', most_out + workload_length_text(workload.output_tokens))} tokens",
-        *_prompts(workload),
-        f"arrival {UNKNOWN}" if "arrival" in workload.unknown else _arrival(workload.arrival, what),
-        f"{_amount(workload)} per trial",
+        f"input {format_value('input_tokens', input_length)} tokens",
+        f"output {format_value('output_tokens', output_length)} tokens",
     ]
+    if not workload.open_loop:
+        parts.insert(0, f"concurrency {format_value('concurrency', f'{workload.concurrency:,}')}")
+    parts += _prompts(workload)
+    if "arrival" in workload.unknown:
+        parts.append(f"arrival {UNKNOWN}")
+    else:
+        parts.append(_arrival(workload.arrival, unit))
+    parts.append(f"{_amount(workload)} per trial")
     first = parts[0]
-    assert isinstance(first, str)  # a number of streams, or of tokens
+    assert isinstance(first, str)  # concurrency, or tokens
     return say(joined([first.capitalize(), *parts[1:]], ", "), ".")
 
 
@@ -104,65 +111,70 @@ def _prompts(workload: Workload) -> list[Words]:
         parts.append(say("texts from ", Name(workload.text.file)))
     if workload.api is Api.CHAT:
         parts.append("through the chat endpoint")
-    if (shared := workload.shared_prefix) is not None:
-        parts.append(
-            f"{percent(shared.share)} of the prompts with one prefix of {shared.tokens:,} tokens"
-        )
-    if (talk := workload.conversation) is not None:
-        think = f" with {show_seconds(talk.think)} of thinking between them" if talk.think else ""
-        parts.append(f"conversations of {talk.turns} turns{think}")
+    prefix = workload.shared_prefix
+    if prefix is not None:
+        length = f"one prefix of {prefix.tokens:,} tokens"
+        parts.append(f"{percent(prefix.share)} of the prompts with {length}")
+    talk = workload.conversation
+    if talk is not None:
+        pause = f" with {show_seconds(talk.think)} of thinking between them" if talk.think else ""
+        parts.append(f"conversations of {talk.turns} turns{pause}")
     return parts
 
 
 MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
 MORE_METRICS = (
-    "input_throughput", "overall_throughput", "request_throughput", "ttft_p99_s", "tpot_p99_s", "itl_p99_s",
-    "peak_bytes", "resident_bytes",
-)  # fmt: skip
-# Of an open loop, of models that reason and of GPUs: a column only where there is a figure for it.
+    *("input_throughput", "overall_throughput", "request_throughput"),
+    *("ttft_p99_s", "tpot_p99_s", "itl_p99_s"),
+    *("peak_bytes", "resident_bytes"),
+)
+# Metrics of open loops, of models that reason and of GPUs: shown only if a point has them.
 OCCASIONAL_METRICS = (
     *("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s"),
     "energy_per_token",
 )
-WIDE = 110  # columns of a terminal from which all main figures fit beside a config's name
+WIDE = 110  # columns of a terminal from which all main metrics fit next to a config's name
 
 
 def workload_section(summary: StudySummary, ranking: Ranking) -> Section:
-    points, labels = ranked.ranked_points(summary, ranking), Labels.of(summary, MAX_NAME)
+    """Return the shape of a workload, its main metrics, and further metrics folded away."""
+    points = ranked.ranked_points(summary, ranking)
+    labels = Labels.of(summary, MAX_NAME)
+    shape = workload_shape(summary.study.workload(ranking.workload))
     main = _main_table(summary, ranking, points, labels)
-    more: list[Block] = []
-    if with_result := [point for point in points if ranked.has_ranked_result(summary, point)]:
-        occasional = [
-            metric
-            for metric in OCCASIONAL_METRICS
-            if any(metric in point.metrics for point in points)
-        ]
-        metrics = dict.fromkeys(
-            (*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary))
-        )
+    blocks: list[Block] = [Paragraph(shape)]
+    if main.rows:
+        blocks.append(main)
+    else:
+        blocks.append(paragraph("Refused for every config, see below."))
+    with_result = [point for point in points if ranked.has_ranked_result(summary, point)]
+    if with_result:
+        measured = {metric for point in points for metric in point.metrics}
+        occasional = [metric for metric in OCCASIONAL_METRICS if metric in measured]
+        metrics = (*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary))
         further = table(
             with_result,
             words_column("Config", lambda point: Name(labels[point.point.config])),
-            *(ranked.ranked_metric_column(summary, metric) for metric in metrics),
+            *map(partial(ranked.ranked_metric_column, summary), dict.fromkeys(metrics)),
         )
-        more += [paragraph("Further metrics, in the same order:"), further]
-    return Section(
-        ranked.ranked_section_title(say("Workload ", Name(ranking.workload)), summary),
-        (
-            Paragraph(workload_shape(summary.study.workload(ranking.workload))),
-            main if main.rows else paragraph("Refused for every config, see below."),
-            *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
-        ),
-        in_terminal=True,
-    )
+        about = paragraph("Further metrics, in the same order:")
+        blocks.append(Details(f"More on workload {ranking.workload}", (about, further)))
+    title = ranked.ranked_section_title(say("Workload ", Name(ranking.workload)), summary)
+    return Section(title, tuple(blocks), in_terminal=True)
 
 
 @dataclass(frozen=True)
 class _Row:
+    """A config on a workload, measured or refused."""
+
     config: Config
-    words: str  # how many trials there are, or why there are none
+    words: str  # the counts of starts and trials, or why there are none
     point: PointSummary | None = None  # None: refused
     entry: RankingEntry | None = None
+
+    @property
+    def is_best(self) -> bool:
+        return self.entry is not None and self.entry.rank_low == 1
 
     def metric(self, name: str) -> Estimate | None:
         return self.point.metrics.get(name) if self.point else None
@@ -171,36 +183,38 @@ class _Row:
 def _rows(
     summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
 ) -> Iterator[_Row]:
-    """Best first; then what was refused here although its config was tried elsewhere."""
+    """Yield the points, best first, then the refusals of configs that other workloads tried."""
     for point in points:
+        config = point.point.config
         words = ranked.ranked_point_outcomes(point) or "not run"
         if ranked.has_ranked_result(summary, point):
             words = starts_and_trials(point.metrics[summary.primary_metric])
-        yield _Row(
-            point.point.config, words, point, ranked.ranked_entry(ranking, point.point.config)
-        )
-    tried = {
-        point.point.config for point in summary.points
-    }  # what no workload tries is listed once, after the tables
+        yield _Row(config, words, point, ranked.ranked_entry(ranking, config))
+    # A config that no workload tried is listed once, after the tables.
+    tried = {point.point.config for point in summary.points}
     for refusal in summary.refusals:
-        if refusal.point.workload == ranking.workload and (
-            refusal.point.config in tried or refusal.was_tried
-        ):
-            yield _Row(refusal.point.config, "not made" if refusal.was_tried else "refused")
+        if refusal.point.workload != ranking.workload:
+            continue
+        if refusal.was_tried:
+            yield _Row(refusal.point.config, "not made")
+        elif refusal.point.config in tried:
+            yield _Row(refusal.point.config, "refused")
 
 
 def _main_table(
     summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary], labels: Labels
 ) -> Table:
+    """Return a row per config with its rank, its ratio, the main metrics and the memory."""
     memory = ranked.ranked_memory_metric(summary)
-    definition = summary.definitions[memory]
+    memory_definition = summary.definitions[memory]
 
-    def column(metric: str) -> ColumnOf[_Row]:
-        shown, shown_from = summary.definitions[metric], 0 if metric == ranking.metric else WIDE
+    def make_column(metric: str) -> ColumnOf[_Row]:
+        definition = summary.definitions[metric]
+        shown_from = 0 if metric == ranking.metric else WIDE
         return number_column(
-            shown.label,
-            quantity_unit(shown),
-            lambda row: estimated(row.metric(metric), shown),
+            definition.label,
+            quantity_unit(definition),
+            lambda row: estimated(row.metric(metric), definition),
             shown_from=shown_from,
         )
 
@@ -209,12 +223,12 @@ def _main_table(
         words_column("Config", lambda row: Name(labels[row.config])),
         words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         ratio_column("vs. baseline", lambda row: ranked.ranked_versus_baseline(ranking, row.entry)),
-        *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
+        *map(make_column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
         number_column(
-            definition.label,
-            quantity_unit(definition),
-            lambda row: mean_quantity(row.metric(memory), definition),
+            memory_definition.label,
+            quantity_unit(memory_definition),
+            lambda row: mean_quantity(row.metric(memory), memory_definition),
         ),
         words_column("Starts / trials", lambda row: row.words),
-        mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
+        mark=lambda row: mark_if(row.is_best, Mark.BEST),
     )

@@ -1,1 +1,1 @@
-"""HTTP with a server that may be hostile: one response as its bytes arrive, one request, and the limits of both."""
+"""HTTP with servers that may be hostile: responses, requests, and the limits of both."""

@@ -1,7 +1,7 @@
-"""Asks a server one thing at a time, within a time and a size that no server can stretch, follows no redirect, and
-reads what a server counts about itself.
+"""Simple requests to a server, limited in time and size, without redirects, and the reader of the
+server's own metrics.
 
-Of what it counts, any line that is no sample is passed over. The format:
+The reader skips lines that are not samples. The format of metrics:
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
@@ -30,18 +30,22 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Address(NamedTuple):
+    """The address of a server."""
+
     host: str
     port: int
     tls: bool
 
     @property
     def header(self) -> str:
-        """As the header `Host` says it."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Return the value of the header `Host`."""
+        if ":" in self.host:
+            return f"[{self.host}]:{self.port}"
+        return f"{self.host}:{self.port}"
 
 
 def connection_address(url: str) -> Address:
-    """Where to connect. Anything but http://host:port and https://host:port is refused here."""
+    """Return the address of http://host:port or https://host:port, or raise ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
         raise ValueError(
@@ -54,47 +58,62 @@ REDIRECTS = frozenset((301, 302, 303, 307, 308))
 
 
 def redirection(headers: Mapping[str, str], key: str) -> str:
-    """Where it leads and what to do, as the end of a sentence about the server."""
-    place = quote(headers.get("location", ""), key)
-    to = f"to {place}; if that is meant, give its address" if place else "without saying where"
-    return f"it redirects {to} (bitbench follows no redirect, so that the key goes nowhere else)"
-
-
-def error_in_answer(body: bytes, key: str) -> str:
-    """What an error body says, in the server's words."""
-    message = json_object(body) if len(body) <= EVENT_BYTES else None
+    """Return the target of a redirect and the remedy, as the end of a sentence about the server."""
+    target = "without saying where"
+    if location := quote(headers.get("location", ""), key):
+        target = f"to {location}; if that is meant, give its address"
     return (
-        (error_sentence(message, key) if message else None) or quote(body, key) or "no explanation"
+        f"it redirects {target} (bitbench follows no redirect, so that the key goes nowhere else)"
     )
 
 
+def error_in_answer(body: bytes, key: str) -> str:
+    """Return the message of an error body, in the server's words."""
+    message = None
+    if len(body) <= EVENT_BYTES:
+        message = json_object(body)
+    if message and (sentence := error_sentence(message, key)):
+        return sentence
+    return quote(body, key) or "no explanation"
+
+
 def error_sentence(message: Mapping[str, Any], key: str) -> str | None:
-    """`{"error": {"message": …}}`, `{"error": …}`, `{"message": …}` and `{"detail": …}` are all in use."""
-    found = message.get("error") or message
-    if isinstance(found, dict):
-        found = found.get("message") or found.get("detail")
-    return quote(str(found), key) if found else None
+    """Return the message of an error in any of the forms in use, or None.
+
+    These are `{"error": {"message": …}}`, `{"error": …}`, `{"message": …}` and `{"detail": …}`.
+    """
+    error = message.get("error") or message
+    if isinstance(error, dict):
+        error = error.get("message") or error.get("detail")
+    if not error:
+        return None
+    return quote(str(error), key)
 
 
 def json_object(data: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object. Return None for anything else."""
     try:
         message = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) else None
+    if not isinstance(message, dict):
+        return None
+    return message
 
 
 _READ_BYTES = 65_536
 
 
 class PlainAnswer(NamedTuple):
+    """A complete response."""
+
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
 class BadAnswer(Exception):
-    """What came is no HTTP, or is too large."""
+    """A response that is not HTTP, or too large."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.what)
@@ -102,7 +121,7 @@ class BadAnswer(Exception):
 
 
 class PlainConnection:
-    """Opened when it is needed, and again where the server has announced that it closes it."""
+    """A connection that opens on first use, and again after the server has closed it."""
 
     def __init__(self, url: str, *, limit_s: float, limit_bytes: int) -> None:
         self._address = connection_address(url)
@@ -124,8 +143,11 @@ class PlainConnection:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> PlainAnswer:
-        """Raises TimeoutError where it is not complete within the limit, another OSError where there is no
-        connection or it breaks, and BadAnswer."""
+        """Send a request and return the complete response.
+
+        Raise TimeoutError after the limit, another OSError if the connection fails, and
+        BadAnswer.
+        """
         until = monotonic() + self._limit_s
         try:
             connected = self._connected(until)
@@ -188,50 +210,62 @@ def _request(method: str, path: str, to: Address, headers: Mapping[str, str], bo
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
 
 
-_LIMIT_S = 2.0  # a server that is well answers within milliseconds; one that is not must not hold up its trial
+# A healthy server answers within milliseconds. Any other must not delay its trial.
+_LIMIT_S = 2.0
 _OK = 200
 _MOST_LINES = 20_000  # vLLM has some hundred, with a line for each bucket of its histograms
 _LONGEST_LINE = 2_000
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][\w:]*) (counter|gauge|histogram|summary|untyped)", re.ASCII)
-# Labels may hold anything between quotes, also a brace: the last one is theirs.
+# Labels may contain anything between quotes, even a brace. The last brace ends them.
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """By name, without labels: of a gauge the largest, of all else the sum over labels."""
+    """Metrics by name, without labels: the largest value of a gauge, and sums for other kinds."""
 
     values: dict[str, float] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
 
 
 def fetch_samples(url: str, api_key: str = "") -> Samples | None:
-    """What GET /metrics of a server says; None where there is none, or no answer."""
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    """Return the metrics of GET /metrics, or None if the server offers none or does not answer."""
+    headers = {"Accept": "text/plain"}
+    if api_key:
+        headers = {"Authorization": f"Bearer {api_key}", **headers}
     try:
         with PlainConnection(url, limit_s=_LIMIT_S, limit_bytes=PLAIN_BYTES) as connection:
-            answer = connection.ask("GET", "/metrics", {**headers, "Accept": "text/plain"})
+            answer = connection.ask("GET", "/metrics", headers)
     except (OSError, BadAnswer):
         return None
-    return read_samples(answer.body.decode("utf-8", "replace")) if answer.status == _OK else None
+    if answer.status != _OK:
+        return None
+    return read_samples(answer.body.decode("utf-8", "replace"))
 
 
 def read_samples(text: str) -> Samples:
-    found = Samples()
+    """Parse metrics in the text format of Prometheus."""
+    samples = Samples()
     for line in text.splitlines()[:_MOST_LINES]:
         if len(line) > _LONGEST_LINE:
             continue
         if kind := _TYPE.fullmatch(line.rstrip()):
-            found.kinds[kind[1]] = kind[2]
-        elif (sample := _SAMPLE.fullmatch(line.rstrip())) and (
-            value := _number(sample[2])
-        ) is not None:
-            name, known = sample[1], found.values.get(sample[1])
-            is_gauge = found.kinds.get(name) == "gauge"
-            found.values[name] = (
-                value if known is None else max(known, value) if is_gauge else known + value
-            )
-    return found
+            samples.kinds[kind[1]] = kind[2]
+            continue
+        sample = _SAMPLE.fullmatch(line.rstrip())
+        if sample is not None and (value := _number(sample[2])) is not None:
+            _add_sample(samples, sample[1], value)
+    return samples
+
+
+def _add_sample(samples: Samples, name: str, value: float) -> None:
+    earlier = samples.values.get(name)
+    if earlier is None:
+        samples.values[name] = value
+    elif samples.kinds.get(name) == "gauge":
+        samples.values[name] = max(earlier, value)
+    else:
+        samples.values[name] = earlier + value
 
 
 def _number(text: str) -> float | None:
@@ -239,4 +273,6 @@ def _number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    if not math.isfinite(value):
+        return None
+    return value

@@ -1,7 +1,8 @@
-"""One HTTP/1.1 response, followed as its bytes arrive: how much of it is taken, and what each read brought and when.
+"""One HTTP/1.1 response, parsed as its bytes arrive: the limits, and the time and content of each
+read.
 
-Each limit is several times what servers in use send, so that none of them meets it, and small enough that a server
-that sends without end is given up while this machine is still well.
+Each limit is several times what real servers send, so none of them reaches it. It is small enough
+to give up a server that sends without end before this machine suffers.
 """
 
 import re
@@ -14,42 +15,44 @@ from bitbench.util.text import quote
 if TYPE_CHECKING:
     from bitbench._native import Parts
 
-HEAD_BYTES = 65_536  # status line and headers; servers themselves refuse heads of 8 to 64 KiB
+HEAD_BYTES = 65_536  # status line and headers. Servers themselves refuse heads of 8 to 64 KiB.
 LINE_BYTES = 4_096  # a chunk-size or trailer line
-# Heads of 1xx before the real one (servers send one or two) and trailer lines after the body (most send none).
+# Heads of 1xx before the real one (servers send one or two) and trailer lines after the body (most
+# send none).
 EXTRA_LINES = 64
 
-# An answer that is no stream: a list of models (OpenRouter's 400 take 500 kB), log-probabilities of a window of 4,096
-# tokens with 100 alternatives each at 60 bytes (25 MB).
+# Limits of an answer that is not a stream: a list of models (OpenRouter's 400 take 500 kB), or
+# log-probabilities of a window of 4,096 tokens with 100 alternatives each at 60 bytes (25 MB).
 PLAIN_BYTES = 1_000_000
 LOGPROB_BYTES = 256_000_000
 MODEL_NAMES = 10_000
 
-# An event of one token takes 150 to 400 bytes, with a gateway's filter results 1,000; error bodies may repeat the
-# request with every character escaped.
-_STREAM_BYTES, _BYTES_PER_TOKEN, _REQUEST_REPEATED = 1_000_000, 4_096, 2
-# A megabyte of the densest JSON becomes 30 MB of objects; no event of a token comes near.
+# An event of one token takes 150 to 400 bytes, or 1,000 with a gateway's filter results. Error
+# bodies may repeat the request with every character escaped.
+_STREAM_BYTES = 1_000_000
+_BYTES_PER_TOKEN = 4_096
+_REQUEST_REPEATED = 2
+# A megabyte of the densest JSON becomes 30 MB of objects. No event of a token comes near.
 EVENT_BYTES = 1_000_000
-# What one worker holds of a trial's answers, in flight and kept: 1,024 streams with 8,000 tokens of 250 bytes each.
+# The memory of one worker for a trial's answers: 1,024 streams with 8,000 tokens of 250 bytes each.
 TRIAL_BYTES = 2 * 2**30
 
 
 def answer_limit_bytes(output_tokens: int, request_bytes: int) -> int:
-    """Return how long the body of a streamed answer may be."""
+    """Return the largest accepted size of a streamed answer's body."""
     return _STREAM_BYTES + _BYTES_PER_TOKEN * output_tokens + _REQUEST_REPEATED * request_bytes
 
 
 def new_response_parts(limit_bytes: int) -> "Parts":
-    """Return room for a body of so many bytes. Who adds more has to say that it is too large."""
-    from bitbench._native import (
-        Parts,
-    )  # not at the top: reports are read where there is no native part
+    """Return empty parts of a body of at most this size. The caller checks the limit."""
+    # Imported here, because reports are also read on machines without the native part.
+    from bitbench._native import Parts
 
     return Parts(limit_bytes)
 
 
 _CHUNK_LENGTH = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;|\Z)")
-_SHOWN = 80  # characters of a line that is no HTTP
+_SHOWN = 80  # characters of a line that is not HTTP
 _NO_BODY = frozenset((204, 304))
 
 # States as plain numbers: an Enum would double the time.
@@ -57,42 +60,50 @@ _HEAD, _CHUNK_SIZE, _CHUNK_END, _TRAILER, _DATA, _COMPLETE, _GIVEN_UP = range(7)
 
 
 class Fault(NamedTuple):
-    """Why bytes are not an HTTP response, with those that show it as they came."""
+    """A reason why bytes are not an HTTP response, with the bytes that show it."""
 
     what: str
     evidence: bytes = b""
 
     def show(self, key: str) -> str:
-        return f"{self.what}: {quote(self.evidence, key, _SHOWN)}" if self.evidence else self.what
+        """Return the reason and the evidence, without the key."""
+        if not self.evidence:
+            return self.what
+        return f"{self.what}: {quote(self.evidence, key, _SHOWN)}"
 
 
 class Malformed(Exception):
+    """A response that is not HTTP."""
+
     def __init__(self, what: str, evidence: bytes = b"") -> None:
         super().__init__(what)
         self.fault = Fault(what, evidence[:LINE_BYTES])
 
 
 class ResponseReader:
-    """Takes the framing off a response and remembers when each part of its body came.
+    """A reader that removes the framing of a response and records the time of each part.
 
-    This is the hot path: it neither splits events nor parses JSON, it only keeps what each read added to the body and
-    when that was. What it holds in the end depends on the bytes alone, not on how they were split into reads; only
-    the times do. It never raises: what is not HTTP sets `malformed`, and a body beyond the limit of its parts sets
-    `oversized`.
+    This is the hot path. It does not split events or parse JSON, but only keeps what each read
+    added to the body, and when. The body depends on the bytes alone, and only the times depend on
+    how they were split into reads. It never raises: bytes that are not HTTP set `malformed`, and
+    a body beyond the limit of its parts sets `oversized`.
     """
 
-    __slots__ = ("_after_data", "_extra_lines", "_last_byte", "_left", "_pending", "_state", "between_chunks",
-                 "headers", "http_status", "malformed", "oversized", "parts", "persistent")  # fmt: skip
+    __slots__ = (
+        "_after_data", "_extra_lines", "_last_byte", "_left", "_pending", "_state",
+        "between_chunks", "headers", "http_status", "malformed", "oversized", "parts", "persistent",
+    )  # fmt: skip
 
     def __init__(self, parts: "Parts | None" = None) -> None:
-        # Whoever sees a whole chunk while `between_chunks` may put it here himself.
-        self.parts = new_response_parts(PLAIN_BYTES) if parts is None else parts
+        if parts is None:
+            parts = new_response_parts(PLAIN_BYTES)
+        # A caller that reads a whole chunk while `between_chunks` may add it to the parts itself.
+        self.parts = parts
         self.between_chunks = False
         self._state = _HEAD
         self._pending = b""  # an unfinished head or line
-        self._left: int | None = (
-            0  # body bytes to come, of this chunk or of the whole; None: until the end
-        )
+        # Body bytes to come, of this chunk or of the whole. None: until the end.
+        self._left: int | None = 0
         self._after_data = _COMPLETE
         self._last_byte: float | None = None
         self.headers: dict[str, str] = {}
@@ -108,13 +119,13 @@ class ResponseReader:
 
     @property
     def last_byte(self) -> float | None:
-        """When something came last."""
-        known = [time for time in (self.parts.last_time, self._last_byte) if time is not None]
-        return max(known, default=None)
+        """Return the time of the last read with content, or None."""
+        times = [time for time in (self.parts.last_time, self._last_byte) if time is not None]
+        return max(times, default=None)
 
     @property
     def times(self) -> Sequence[float]:
-        """When each part of the body came."""
+        """Return the time of each part of the body."""
         return self.parts.times
 
     @property
@@ -123,11 +134,11 @@ class ResponseReader:
 
     @property
     def part_ends(self) -> list[int]:
-        """How long the body was at each of `times`."""
+        """Return the length of the body at each of `times`."""
         return list(accumulate(self.parts.lengths))
 
     def feed(self, data: bytes, now: float) -> bool:
-        """Take what one read returned; True once nothing more belongs to this response."""
+        """Add the bytes of one read. Return True if the response is complete or given up."""
         if self.between_chunks and self.parts.take_chunk(data, now):
             return False
         self._last_byte = now
@@ -147,11 +158,11 @@ class ResponseReader:
 
     @property
     def held_bytes(self) -> int:
-        """The memory that it takes."""
+        """Return the memory that the body takes."""
         return self.parts.about_bytes
 
     def close(self) -> None:
-        """The other side has closed the connection. That completes a body without a length."""
+        """Note that the server closed the connection. That completes a body without a length."""
         self.persistent = False
         if self._state == _DATA and self._left is None:
             self._state = _COMPLETE
@@ -162,35 +173,43 @@ class ResponseReader:
 
     def _consume(self, data: bytes, content: list[bytes]) -> None:
         if self._pending:
-            data, self._pending = self._pending + data, b""
-        position, length = 0, len(data)
+            data = self._pending + data
+            self._pending = b""
+        position = 0
+        length = len(data)
         while position < length:
             if self._state == _DATA:
                 position += self._take(data, position, content)
-            elif self._state in (_COMPLETE, _GIVEN_UP):
-                self.persistent = False  # bytes that nobody asked for: the two sides disagree about where they are
+                continue
+            if self._state in (_COMPLETE, _GIVEN_UP):
+                # Unexpected bytes: the two sides disagree about the position in the stream.
+                self.persistent = False
                 return
-            else:
-                delimiter, limit = (
-                    (b"\r\n\r\n", HEAD_BYTES) if self._state == _HEAD else (b"\r\n", LINE_BYTES)
-                )
-                end = data.find(delimiter, position, position + limit + len(delimiter))
-                if end < 0:
-                    if length - position >= limit + len(delimiter):
-                        raise Malformed(f"a head or a line of more than {limit} bytes")
-                    self._pending = data[position:]
-                    return
-                self._read_lines(data[position:end])
-                position = end + len(delimiter)
+            delimiter = b"\r\n"
+            limit = LINE_BYTES
+            if self._state == _HEAD:
+                delimiter = b"\r\n\r\n"
+                limit = HEAD_BYTES
+            end = data.find(delimiter, position, position + limit + len(delimiter))
+            if end < 0:
+                if length - position >= limit + len(delimiter):
+                    raise Malformed(f"a head or a line of more than {limit} bytes")
+                self._pending = data[position:]
+                return
+            self._read_lines(data[position:end])
+            position = end + len(delimiter)
 
     def _take(self, data: bytes, position: int, content: list[bytes]) -> int:
-        taken = data[position:] if self._left is None else data[position : position + self._left]
-        content.append(taken)
-        if self._left is not None:
-            self._left -= len(taken)
-            if self._left == 0:
-                self._state = self._after_data
-        return len(taken)
+        """Add bytes of the body to `content` and return their number."""
+        if self._left is None:
+            content.append(data[position:])
+            return len(data) - position
+        part = data[position : position + self._left]
+        content.append(part)
+        self._left -= len(part)
+        if self._left == 0:
+            self._state = self._after_data
+        return len(part)
 
     def _read_lines(self, lines: bytes) -> None:
         if self._state == _CHUNK_SIZE:
@@ -209,19 +228,17 @@ class ResponseReader:
     def _start_chunk(self, line: bytes) -> None:
         if not _CHUNK_LENGTH.match(line):
             raise Malformed("not a chunk size", line)
-        size = int(line.split(b";", 1)[0], 16)
-        self._left = size
-        self._state = _DATA if size else _TRAILER
+        self._left = int(line.split(b";", 1)[0], 16)
+        self._state = _TRAILER
+        if self._left:
+            self._state = _DATA
 
     def _read_head(self, head: str) -> None:
         status_line, *lines = head.split("\r\n")
         version, _, rest = status_line.partition(" ")
         code = rest[:3]
-        if (
-            version not in ("HTTP/1.1", "HTTP/1.0")
-            or not _is_number(code)
-            or not 100 <= int(code) <= 599
-        ):
+        is_status = _is_number(code) and 100 <= int(code) <= 599
+        if version not in ("HTTP/1.1", "HTTP/1.0") or not is_status:
             raise Malformed("not an HTTP/1.1 status line", status_line.encode("latin-1"))
         self.http_status = int(code)
         self.headers = {}
@@ -230,9 +247,10 @@ class ResponseReader:
             if not colon:
                 raise Malformed("not a header line", line.encode("latin-1"))
             name = name.strip().lower()
-            self.headers[name] = (
-                f"{self.headers[name]}, {value.strip()}" if name in self.headers else value.strip()
-            )
+            value = value.strip()
+            if name in self.headers:
+                value = f"{self.headers[name]}, {value}"
+            self.headers[name] = value
         if self.http_status >= 200:
             self._choose_framing(version)
         else:  # a head of 1xx announces another one
@@ -253,9 +271,11 @@ class ResponseReader:
         if self.http_status in _NO_BODY or length == "0":
             self._state = _COMPLETE
         elif "chunked" in self.headers.get("transfer-encoding", "").lower():
-            self._state, self._after_data = _CHUNK_SIZE, _CHUNK_END
+            self._state = _CHUNK_SIZE
+            self._after_data = _CHUNK_END
         elif length is None:
-            self._left, self.persistent = None, False
+            self._left = None
+            self.persistent = False
         elif _is_number(length) and int(length) > 0:
             self._left = int(length)
         else:

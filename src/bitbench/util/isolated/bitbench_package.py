@@ -1,6 +1,6 @@
-"""Imports packages from where they lie: bitbench is not installed where a worker runs.
+"""The importer of bitbench modules by path, for workers in environments without bitbench.
 
-Found through sys.path by the workers; imports nothing of ours.
+Workers find it through sys.path. It imports nothing of bitbench.
 """
 
 import importlib.util
@@ -11,12 +11,12 @@ PACKAGE = Path(__file__).parents[2]
 
 
 def make_importable() -> None:
-    """The package around this file, and nothing that lies beside it."""
+    """Make the package around this file importable, and nothing next to it."""
     load_bitbench_module("bitbench", PACKAGE / "__init__.py", [str(PACKAGE)])
 
 
 def load_bitbench_module(name: str, path: Path, folders: list[str] | None = None) -> None:
-    """The module or package `name` from this file; `folders` are where a package has its modules."""
+    """Load the module or package `name` from a file. `folders` contain the modules of a package."""
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported")

@@ -1,4 +1,6 @@
-"""Starts a worker in another environment and reads what it says, line by line; see `job_worker` for its end of it."""
+"""The parent of a worker in another environment. It starts the worker and reads its output line
+by line. See `job_worker` for the other end.
+"""
 
 import json
 import os
@@ -12,16 +14,17 @@ from bitbench.util.child_processes import isolated_command, tool_child_variables
 from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_worker import Json
 
-_LAST_LINES = 3  # of its log, where a worker had no time to tell a cause
+_LAST_LINES = 3  # of the log of a worker that ended without a cause
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 class WorkerFailed(Exception):
-    """`cause` is the worker's own sentence; None where it had no time for one."""
+    """A failure of a worker. `cause` is the worker's own sentence, or None if it wrote none."""
 
     def __init__(self, cause: str | None, exit_code: int) -> None:
         super().__init__(cause or f"the worker ended with {exit_code}")
-        self.cause, self.exit_code = cause, exit_code
+        self.cause = cause
+        self.exit_code = exit_code
 
 
 def run_job(
@@ -34,12 +37,14 @@ def run_job(
     pass_fds: Sequence[int] = (),
     env: Mapping[str, str] | None = None,
 ) -> Generator[Json, None, None]:
-    """Its events as they come; the last one is `done`. Raises WorkerFailed where it ends in another way.
+    """Yield the events of a worker, `done` as the last. Raise WorkerFailed if it ends otherwise.
 
-    It works in `folder`, with the environment variables `env`; without them it has ours, and asks no hub. It is ended
-    when this is closed before its last event, and dies with this process, even after `kill -9`: it asks the kernel for
-    that.
+    The worker runs in `folder` with the variables `env`. The default is our variables without
+    access to a hub. It is killed if the generator is closed early. It dies with this process,
+    even after `kill -9`, because it asks the kernel for that.
     """
+    if env is None:
+        env = tool_child_variables(_OFFLINE)
     job_file = SafeFolder(folder).write("job.json", json.dumps({**job, "parent": os.getpid()}))
     with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         worker = subprocess.Popen(
@@ -49,7 +54,7 @@ def run_job(
             stderr=log,
             text=True,
             cwd=folder,
-            env=tool_child_variables(_OFFLINE) if env is None else env,
+            env=env,
             pass_fds=pass_fds,
         )
     last: Json = {}
@@ -63,35 +68,39 @@ def run_job(
     finally:
         worker.kill()
         worker.wait()
+    if last.get("event") == "failed":
+        raise WorkerFailed(last.get("cause"), exit_code)
     if exit_code != 0 or last.get("event") != "done":
-        raise WorkerFailed(last.get("cause") if last.get("event") == "failed" else None, exit_code)
+        raise WorkerFailed(None, exit_code)
 
 
 def run_short_job(
     script: Path, python: Path, job: Mapping[str, Any], *, env: Mapping[str, str] | None = None
 ) -> Iterator[Json]:
-    """`run_job` in a folder that is gone afterwards. A WorkerFailed always has a cause: told, or from its log."""
-    with tempfile.TemporaryDirectory(prefix="bitbench-job-") as place:
-        log_file = Path(place) / "worker.log"
+    """Run a job in a temporary folder. A WorkerFailed always has a cause, perhaps from its log."""
+    with tempfile.TemporaryDirectory(prefix="bitbench-job-") as name:
+        folder = Path(name)
+        log_file = folder / "worker.log"
         try:
-            yield from run_job(script, python, job, folder=Path(place), log_file=log_file, env=env)
+            yield from run_job(script, python, job, folder=folder, log_file=log_file, env=env)
         except WorkerFailed as failure:
             cause = failure.cause or _last_words(log_file, failure.exit_code)
             raise WorkerFailed(cause, failure.exit_code) from None
 
 
 def last_job_event(events: Iterator[Json]) -> Json:
-    """What a job returned that is not watched on its way."""
+    """Return the last event of a job, and ignore the others."""
     *_, last = events
     return last
 
 
 def _last_words(log_file: Path, exit_code: int) -> str:
-    lines = [
-        line.strip() for line in log_file.read_text(encoding="utf-8", errors="replace").splitlines()
-    ]
-    said = " / ".join([line for line in lines if line][-_LAST_LINES:])
-    cause = (
-        f"it was killed by signal {-exit_code}" if exit_code < 0 else f"it ended with {exit_code}"
-    )
-    return f"{cause}; its last output: {said}" if said else cause
+    """Return how a worker ended, with the last lines of its log."""
+    cause = f"it ended with {exit_code}"
+    if exit_code < 0:
+        cause = f"it was killed by signal {-exit_code}"
+    log = log_file.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    if not lines:
+        return cause
+    return f"{cause}; its last output: {' / '.join(lines[-_LAST_LINES:])}"

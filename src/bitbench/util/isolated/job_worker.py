@@ -1,7 +1,9 @@
-"""What every worker shares that runs isolated in another environment: its job, its output, its memory, its end.
+"""The base of every worker that runs isolated in another environment: its job, output, memory and
+end.
 
-Found through sys.path by the workers, where bitbench is not installed; imports nothing of ours. A worker is called as
-`python -I WORKER.py JOB.json` and writes lines of JSON to its output, the last one {"event": "done" | "failed", …}.
+Workers find it through sys.path, since bitbench is not installed there. It imports nothing of
+bitbench. A worker is called as `python -I WORKER.py JOB.json`. It writes lines of JSON, the last
+one {"event": "done" | "failed", …}.
 """
 
 import ctypes
@@ -19,7 +21,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Reports:
-    """The process's output, kept for our own lines: what libraries print goes to the error stream instead."""
+    """The output of the process, reserved for our lines. Libraries write to the error stream."""
 
     def __init__(self) -> None:
         self._file = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -31,11 +33,11 @@ class Reports:
 
 
 class JobError(Exception):
-    """Why the job could not be done, in words that need no name of a type before them."""
+    """A reason why the job failed, written without the name of its type."""
 
 
 def run_as_job_worker(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
-    """Do the job and say how it ended, with what `work` returns. Returns the exit code."""
+    """Run the job and report its end with the result of `work`. Return the exit code."""
     reports = Reports()
     try:
         job = json.loads(Path(job_file).read_text(encoding="utf-8"))
@@ -49,16 +51,14 @@ def run_as_job_worker(job_file: str, work: Callable[[Json, Reports], Json]) -> i
 
 
 def end_job_worker_with(parent: int) -> None:
-    """Ends with its parent, even after `kill -9`: its result would be of no use."""
-    if (
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0
-        or os.getppid() != parent
-    ):
+    """End the worker with its parent, even after `kill -9`, since its result would be useless."""
+    result = ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if result != 0 or os.getppid() != parent:
         os._exit(1)
 
 
 def job_worker_peak_bytes() -> int | None:
-    """High-water mark of this program alone; getrusage would count what the parent had when it forked."""
+    """Return the peak memory of this program. getrusage would include its parent at the fork."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -66,8 +66,11 @@ def job_worker_peak_bytes() -> int | None:
 
 
 def _job_worker_cause(error: Exception) -> str:
-    """Its first line, after the name of its type unless it is a JobError."""
+    """Return the first line of an error, after the name of its type unless it is a JobError."""
     if isinstance(error, JobError):
         return str(error)
-    first = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {first[0]}" if first else type(error).__name__
+    kind = type(error).__name__
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return kind
+    return f"{kind}: {lines[0]}"

@@ -1,1 +1,1 @@
-"""Other tools' result files as records: one reader per tool, pure, from text to runs."""
+"""Readers of other tools' result files, from text to runs. They read and write no files."""

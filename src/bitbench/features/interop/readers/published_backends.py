@@ -1,4 +1,4 @@
-"""A Markdown table with one column per backend (TTFT, TPOT), the versions as a list."""
+"""Read a Markdown table with one column per backend (TTFT, TPOT) and a list of versions."""
 
 import re
 
@@ -21,39 +21,46 @@ _BACKEND = re.compile(r"^(.*\S)\s*\((.+)\)$")  # `vLLM (Marlin)`
 
 
 def matches(text: str) -> bool:
+    """Return True if the text has this form."""
     return "**Backend**" in text
 
 
 def read(text: str) -> Reading:
-    lines = text.split("\n")
-    rows = {
-        cells[0].strip("* "): cells[1:]
-        for _, table in imported_tables(text)
-        for cells in table
-        if "**" in cells[0]
-    }
-    versions, device = imported_versions(lines)
-    reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
+    """Return one run per backend."""
+    rows = {}
+    for _, table in imported_tables(text):
+        for cells in table:
+            if "**" in cells[0]:
+                rows[cells[0].strip("* ")] = cells[1:]
+    versions, device = imported_versions(text.split("\n"))
+    reading = Reading()
+    if device:
+        reading.host = {"accelerators": [{"name": device}]}
     shape = imported_workload(concurrency=None, input_tokens=None, output_tokens=None)
     for column, backend in enumerate(rows["Backend"]):
-        match = _BACKEND.match(backend)
-        name, kernels = (match[1], (match[2],)) if match else (backend, ())
-        figures = {
-            metric: _seconds(rows[title][column])
-            for title, metric in _FIELDS.items()
-            if title in rows
-        }
-        facts = imported_facts(versions, name, kernels)
-        setup = EngineSetup(name=backend, engine=name)
-        reading.runs.append(
-            ImportedRun(rows["Model"][column], setup, shape, TrialMetrics(**figures), facts=facts)
+        engine = backend
+        kernels: tuple[str, ...] = ()
+        if match := _BACKEND.match(backend):
+            engine = match[1]
+            kernels = (match[2],)
+        metrics = {}
+        for title, metric in _FIELDS.items():
+            if title in rows:
+                metrics[metric] = _seconds(rows[title][column])
+        run = ImportedRun(
+            rows["Model"][column],
+            EngineSetup(name=backend, engine=engine),
+            shape,
+            TrialMetrics(**metrics),
+            facts=imported_facts(versions, engine, kernels),
         )
+        reading.runs.append(run)
     reading.notes.append("The file does not give token counts or concurrency.")
     return reading
 
 
 def _seconds(cell: str) -> float | None:
-    """`12.3ms`, or `12.3 ± 0.4 [11.9, 12.8] ms` as bitbench itself writes it; None where it is unknown."""
+    """Parse `12.3ms`, or `12.3 ± 0.4 [11.9, 12.8] ms` as bitbench writes it. None if unknown."""
     if cell == UNKNOWN:
         return None
     return plausible_imported_number(parse_seconds(_UNCERTAINTY.sub("", cell).replace(" ", "")))

@@ -1,7 +1,7 @@
-"""reStructuredText with grid tables: speed and memory by model, input length, quantization and number of GPUs.
+"""Read grid tables in reStructuredText: speed and memory by model, length, quantization and GPUs.
 
-A cell that is empty continues the one above it. What a table is about stands in the line before it, such as
-`-  7B (vLLM)`; what `[Setting 1]` means, in a list at the end.
+An empty cell continues the cell above it. The line before a table names its model and engine, such
+as `-  7B (vLLM)`. A list at the end explains names such as `[Setting 1]`.
 """
 
 import re
@@ -33,7 +33,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class _Text:
-    """What the text around the tables says of all of them."""
+    """The information in the text around the tables, which applies to all of them."""
 
     settings: dict[str, str]  # `* [Setting 1]=(max_model_len=4096 …)`, by name
     output_tokens: int | None
@@ -41,23 +41,30 @@ class _Text:
 
 
 def matches(text: str) -> bool:
+    """Return True if the text has this form."""
     return "+====" in text
 
 
 def read(text: str) -> Reading:
+    """Return one run per row of the tables."""
     lines = text.split("\n")
     versions, device = imported_versions(lines)
     around = _around(text, lines)
-    reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
-    title, engine = "", ""
+    reading = Reading()
+    if device:
+        reading.host = {"accelerators": [{"name": device}]}
+    title = ""
+    engine = ""
     for before, cells in imported_tables(text):
         for match in filter(None, map(_TITLE.match, before)):
-            title, engine = match[1], _ENGINES.get(match[2].lower(), match[2])
+            title = match[1]
+            engine = _ENGINES.get(match[2].lower(), match[2])
         rows, repeated = _without_repeats(_rows(cells))
         if repeated:
-            lengths = ", ".join(dict.fromkeys(row.get("Input Length", "?") for row in repeated))
+            lengths = dict.fromkeys(row.get("Input Length", "?") for row in repeated)
             reading.notes.append(
-                f"{title}: {len(repeated)} rows (input length {lengths}) are printed twice; they are kept once."
+                f"{title}: {len(repeated)} rows (input length {', '.join(lengths)}) are printed "
+                "twice; they are kept once."
             )
         facts = imported_facts(versions, engine)
         reading.runs += [_run(row, engine, around, facts) for row in rows]
@@ -70,34 +77,39 @@ def read(text: str) -> Reading:
 
 
 def _rows(cells: list[list[str]]) -> list[Row]:
-    """The rows by title; an empty cell continues the one above it."""
+    """Return the cells of each row by title. An empty cell continues the cell above it."""
     titles, *lines = cells
     rows: list[Row] = []
+    above: Row = {}
     for line in lines:
-        above = rows[-1] if rows else {}
-        rows.append(
-            {title: cell or above.get(title, "") for title, cell in zip(titles, line, strict=False)}
-        )
+        row = {}
+        for title, cell in zip(titles, line, strict=False):
+            row[title] = cell or above.get(title, "")
+        rows.append(row)
+        above = row
     return rows
 
 
 def _without_repeats(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Each once, and those that are printed more often."""
+    """Return each row once, and the rows that are printed more than once."""
     counts = Counter(tuple(row.items()) for row in rows)
     return list(map(dict, counts)), [dict(row) for row, count in counts.items() if count > 1]
 
 
 def _run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> ImportedRun:
-    """A row of a table of speed, or of one of the throughput script."""
+    """Return the run of a row, which is from a table of speed or of the throughput script."""
     setup = _setup(row, engine, around)
-    tokens_in, tokens_out = int(row.get("Input Length") or 0) or None, around.output_tokens
-    prompts, rate = int(row.get("# Prompts") or 1), imported_figure(row.get("QPS", ""))
+    tokens_in = int(row.get("Input Length") or 0) or None
+    tokens_out = around.output_tokens
+    prompts = int(row.get("# Prompts") or 1)
+    rate = imported_figure(row.get("QPS", ""))
     speed = imported_figure(row.get("Speed(tokens/s)", ""))
     if "# Prompts" in row:
         setup = EngineSetup(name=f"{engine}, throughput script", engine=engine)
         tokens_in, tokens_out = around.throughput
         speed = rate * tokens_out if rate and tokens_out else None
     gigabytes = imported_figure(row.get("GPU Memory(GB)", ""))
+    peak_bytes = round(gigabytes * _BYTES_PER_GB) if gigabytes else None
     return ImportedRun(
         f"{row['Model']}/{row['Quantization']}",
         setup,
@@ -107,7 +119,7 @@ def _run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> Imported
             request_throughput=rate,
             overall_throughput=imported_figure(row.get("Tokens/s", "")),
         ),
-        memory=Memory(device_peak_bytes=round(gigabytes * _BYTES_PER_GB) if gigabytes else None),
+        memory=Memory(device_peak_bytes=peak_bytes),
         facts=facts,
         requests=prompts,
         model=row["Model"],
@@ -115,21 +127,25 @@ def _run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> Imported
 
 
 def _setup(row: Row, engine: str, around: _Text) -> EngineSetup:
-    gpus, chosen = row.get("GPU Num", ""), row.get("Setting", "").strip("[]- ")
-    parts = [engine, f"{gpus} GPU{'s' if gpus != '1' else ''}", chosen]
+    """Return the engine's setup, with the arguments of the row's setting for vLLM."""
+    gpus = row.get("GPU Num", "")
+    setting = row.get("Setting", "").strip("[]- ")
+    ending = "" if gpus == "1" else "s"
+    parts = [engine, f"{gpus} GPU{ending}", setting]
     args: dict[str, Argument] = {"gpus": int(gpus)} if gpus else {}
     if engine == "vllm":
-        said = around.settings.get(chosen or DEFAULT_SETTING, "").split()
-        args |= {
-            name: value for name, equals, value in (part.partition("=") for part in said) if equals
-        }
+        for argument in around.settings.get(setting or DEFAULT_SETTING, "").split():
+            name, equals, value = argument.partition("=")
+            if equals:
+                args[name] = value
     return EngineSetup(name=", ".join(filter(None, parts)), engine=engine, args=args)
 
 
 def _around(text: str, lines: list[str]) -> _Text:
-    output, script = _OUTPUT_TOKENS.search(text), _THROUGHPUT_SHAPE.search(text)
-    return _Text(
-        {match[1]: match[2] for line in lines if (match := _SETTING.match(line))},
-        int(output[1]) if output else None,
-        (int(script[1]), int(script[2])) if script else (None, None),
-    )
+    settings = {match[1]: match[2] for match in map(_SETTING.match, lines) if match}
+    output = _OUTPUT_TOKENS.search(text)
+    output_tokens = int(output[1]) if output else None
+    script = _THROUGHPUT_SHAPE.search(text)
+    if script is None:
+        return _Text(settings, output_tokens, (None, None))
+    return _Text(settings, output_tokens, (int(script[1]), int(script[2])))

@@ -1,4 +1,4 @@
-"""Benchmark records as people publish them, in Markdown or reStructuredText; the content says which form it is."""
+"""Read published benchmark records in Markdown or reStructuredText. The content tells the form."""
 
 from bitbench.features.interop.readers import published_backends, published_grids, published_runs
 from bitbench.features.interop.readers.reading import ImportFileError, Reading
@@ -8,18 +8,19 @@ FORMS = (
     (published_backends.matches, published_backends.read),
     (published_grids.matches, published_grids.read),
 )
-LONGEST_LINE = 10_000  # characters; a table that people read has a few hundred
+LONGEST_LINE = 10_000  # characters: a table that people read has a few hundred
 
 
 def read(text: str) -> Reading:
+    """Return the runs of the tables. Raise ImportFileError if their form is unknown."""
     if max(map(len, text.split("\n"))) > LONGEST_LINE:
         raise ImportFileError(
             f"it has a line of more than {LONGEST_LINE} characters, so it is no table"
         )
-    for is_meant, reader in FORMS:
-        if is_meant(text):
-            return reader(text)
+    for is_recognized, read_form in FORMS:
+        if is_recognized(text):
+            return read_form(text)
     raise ImportFileError(
-        "unknown table format; known are (runs by configuration, a table of backends, grid tables); "
-        "give the tool that wrote it with --from"
+        "unknown table format; known are (runs by configuration, a table of backends, grid "
+        "tables); give the tool that wrote it with --from"
     )

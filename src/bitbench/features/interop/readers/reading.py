@@ -1,5 +1,4 @@
-"""What a reader takes out of a file of one of the tools: runs, what has to be said about them; text as it was
-meant."""
+"""The runs and notes that a reader extracts from a file, and functions that parse their parts."""
 
 import json
 import re
@@ -30,11 +29,9 @@ class ImportFileError(BitbenchError):
 
 
 class Tool(StrEnum):
-    """As `bitbench import --from` spells it."""
+    """The tools of `bitbench import --from`."""
 
-    PUBLISHED_TABLE = (
-        "published-table"  # tables as vendors and projects publish them beside their models
-    )
+    PUBLISHED_TABLE = "published-table"  # tables that vendors and projects publish with models
     SGLANG = "sglang"
     VLLM = "vllm"
     GUIDELLM = "guidellm"
@@ -43,27 +40,39 @@ class Tool(StrEnum):
 
 
 class ImportedStarts(StrEnum):
-    """What a start of the engine was: the files do not say, and intervals depend on it."""
+    """The runs that share a start of the engine, on which intervals depend. Files do not say it."""
 
     PER_FILE = "per-file"
     PER_RUN = "per-run"
     ONE = "one"
 
 
-SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
+SMALLEST = 1e-18  # of any metric, in any unit
+LARGEST = 1e18
 
 
 def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
-    """Each Markdown or grid table with the lines before it: its rows of cells, the titles first, without its rules."""
+    """Yield each Markdown or grid table: the lines before it, and its rows of cells.
+
+    The first row has the titles. Lines that only separate rows are left out.
+    """
     before: list[str] = []
-    for is_table, block in groupby(
-        text.split("\n"), key=lambda line: line.lstrip().startswith(("|", "+"))
-    ):
+    for is_table, block in groupby(text.split("\n"), key=_is_table_line):
         lines = [line.strip() for line in block]
         if not is_table:
             before = lines
-        elif rows := [line.strip("|").split("|") for line in lines if set(line) - set("|+-=: ")]:
-            yield before, [[cell.strip() for cell in row] for row in rows]
+            continue
+        rows = [_split_cells(line) for line in lines if set(line) - set("|+-=: ")]
+        if rows:
+            yield before, rows
+
+
+def _is_table_line(line: str) -> bool:
+    return line.lstrip().startswith(("|", "+"))
+
+
+def _split_cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 _OWNER = re.compile(
@@ -74,9 +83,10 @@ _PACKAGE = re.compile(r"^\s*+-\s++(.+) (\S+)\s*$")
 
 
 def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], str | None]:
-    """Versions of packages by engine, as lists beside tables name them, and the first device."""
+    """Return the package versions by engine, from the lists near tables, and the first device."""
     versions: dict[str, dict[str, str]] = {}
-    device, owner = None, ""
+    device = None
+    owner = ""
     for line in lines:
         if match := _DEVICE.match(line):
             device = device or (match[1] or match[2]).strip()
@@ -92,34 +102,40 @@ def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], 
 def imported_facts(
     versions: Mapping[str, dict[str, str]], engine: str, kernels: tuple[str, ...] = ()
 ) -> InstanceFacts:
+    """Return the package versions of an engine, and the version of the engine itself."""
     packages = versions.get(engine.lower(), {})
-    version = next(
-        (value for name, value in packages.items() if name.lower() == engine.lower()), None
-    )
+    own_versions = [value for name, value in packages.items() if name.lower() == engine.lower()]
+    version = next(iter(own_versions), None)
     return InstanceFacts(engine_version=version, versions=packages, kernels=kernels)
 
 
 def imported_figure(text: str) -> float | None:
-    """`1,526.74 tok/s` → 1526.74; None for `N/A`, `-` and 0.00, which stands for "not measured"."""
-    found = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
-    value = float(found.group(1).replace(",", "")) if found else 0.0
+    """Parse a number with a unit: `1,526.74 tok/s` is 1526.74.
+
+    Return None for `N/A`, `-` and 0.00, which means "not measured".
+    """
+    match = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
+    value = float(match.group(1).replace(",", "")) if match else 0.0
     return plausible_imported_number(value) if value else None
 
 
 def plausible_imported_number(value: float) -> float:
-    """Raises ImportFileError for what nothing can measure, and sums and squares could not hold."""
+    """Return the number. Raise ImportFileError if no metric can have it.
+
+    Sums and squares of larger numbers might overflow.
+    """
     if not SMALLEST <= value <= LARGEST:
         raise ImportFileError("it contains a number that is too large or too small for any figure")
     return float(value)
 
 
-LONGEST_NAME = 60  # of a workload; what `Workload` allows, with room for a number
+LONGEST_NAME = 60  # of a workload: the limit of `Workload`, less a few characters for a number
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """One run of a point. What the file does not say is None or left at its default."""
+    """A run of a point. Values that the file does not contain keep their defaults."""
 
     variant: str
     engine: EngineSetup
@@ -129,25 +145,23 @@ class ImportedRun:
     facts: InstanceFacts = field(default_factory=InstanceFacts)
     requests: int = 0
     weight_bytes: int | None = None
-    model: str | None = (
-        None  # where the file tells it from the recipe: `variant` is then model/recipe
-    )
+    model: str | None = None  # if the file names it apart from the recipe: variant = model/recipe
     started_at: str | None = None
     duration_s: float | None = None
-    cause: str | None = None  # why it has no figures
+    cause: str | None = None  # why it has no metrics
 
 
 @dataclass
 class Reading:
+    """The content of one file."""
+
     runs: list[ImportedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    host: dict[str, Json] = field(
-        default_factory=dict
-    )  # as `HostFacts` spells it, as far as it is known
+    host: dict[str, Json] = field(default_factory=dict)  # known fields of `HostFacts`
 
 
 def imported_name(text: str, fallback: str) -> str:
-    """What core allows as the name of a workload or a study."""
+    """Return a valid name of a workload or a study, or `fallback` if no character is valid."""
     name = _NOT_IN_A_NAME.sub("-", text).strip("-._+")
     return name[:LONGEST_NAME].rstrip("-._+") or fallback
 
@@ -161,69 +175,79 @@ def imported_workload(
     name: str | None = None,
     rate: float | None = None,
 ) -> Workload:
-    """A shape of which some may be unknown. `rate`: requests per second where they were sent on a schedule."""
+    """Return a workload whose shape may be unknown in parts.
+
+    `rate` is requests per second if they were sent on a schedule. Without `name`, the workload is
+    named by its shape.
+    """
     parts: dict[ShapePart, int | None] = {
         "concurrency": concurrency,
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
     }
     unknown: list[ShapePart] = [part for part, value in parts.items() if not value]
-    known = {part: value or 1 for part, value in parts.items()}
+    streams = concurrency or 1
     arrival: AnyArrival = Batch()
     count = None
     if rate is not None:
         unknown.append("arrival")
     if requests is None:
-        unknown += ["arrival", "requests"] if "concurrency" in unknown else []
-    elif requests > known["concurrency"]:
-        arrival, count = ClosedLoop(), requests
-    else:
-        known["concurrency"] = requests if concurrency else known["concurrency"]
-    made = Workload(
+        if "concurrency" in unknown:
+            unknown += ["arrival", "requests"]
+    elif requests > streams:
+        arrival = ClosedLoop()
+        count = requests
+    elif concurrency:
+        streams = requests
+    workload = Workload(
         name="x",
-        concurrency=known["concurrency"],
-        input_tokens=known["input_tokens"],
-        output_tokens=known["output_tokens"],
+        concurrency=streams,
+        input_tokens=input_tokens or 1,
+        output_tokens=output_tokens or 1,
         arrival=arrival,
         requests=count,
         unknown=tuple(unknown),
     )
-    return made.model_copy(update={"name": name or _name(made, rate)})
+    return workload.model_copy(update={"name": name or _name(workload, rate)})
 
 
 def _name(shape: Workload, rate: float | None) -> str:
-    """The built-in name of a shape, or its numbers."""
+    """Return the name of the built-in workload with this shape, or the numbers of the shape."""
     for built_in in BUILT_IN_WORKLOADS.values():
         if built_in == shape.model_copy(update={"name": built_in.name}):
             return built_in.name
-    parts = [
-        ("c", "concurrency", shape.concurrency),
-        ("in", "input_tokens", shape.input_tokens),
-        ("out", "output_tokens", shape.output_tokens),
-    ]
-    numbers = [f"{letter}{value}" for letter, part, value in parts if part not in shape.unknown]
-    numbers += [f"rate{rate:g}"] if rate is not None else []
+    numbers = []
+    if "concurrency" not in shape.unknown:
+        numbers.append(f"c{shape.concurrency}")
+    if "input_tokens" not in shape.unknown:
+        numbers.append(f"in{shape.input_tokens}")
+    if "output_tokens" not in shape.unknown:
+        numbers.append(f"out{shape.output_tokens}")
+    if rate is not None:
+        numbers.append(f"rate{rate:g}")
     return imported_name("-".join(numbers), "unspecified")
 
 
 def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
-    """The objects of a JSON file, of a JSON array, or of one object per line; each has all `needed` keys."""
+    """Return the objects of a file: one JSON object, a JSON array, or one object per line.
+
+    Raise ImportFileError if there are none, or if one lacks a needed key.
+    """
     try:
         content = json.loads(text)
     except json.JSONDecodeError:
-        content = [
-            _line(line, number, tool)
-            for number, line in enumerate(text.splitlines(), 1)
-            if line.strip()
-        ]
-    found = content if isinstance(content, list) else [content]
-    for result in found:
+        content = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                content.append(_line(line, number, tool))
+    results = content if isinstance(content, list) else [content]
+    for result in results:
         missing = [key for key in needed if not isinstance(result, Mapping) or key not in result]
         if missing:
             raise ImportFileError(f"this is not a result of {tool}: it lacks {', '.join(missing)}")
-    if not found:
+    if not results:
         raise ImportFileError(f"this is not a result of {tool}: it is empty")
-    return found
+    return results
 
 
 def _line(line: str, number: int, tool: str) -> Json:
@@ -236,26 +260,32 @@ def _line(line: str, number: int, tool: str) -> Json:
 
 
 def imported_field(content: Json, path: str) -> Json:
-    """What lies at the end of nested keys, as in `a.b.0`; None where one is missing."""
+    """Return the value at the end of nested keys, as in `a.b.0`, or None if a key is missing."""
     for key in path.split("."):
         if isinstance(content, list) and key.removeprefix("-").isdigit():
             content = next(iter(content[int(key) :]), None)
+        elif isinstance(content, Mapping):
+            content = content.get(key)
         else:
-            content = content.get(key) if isinstance(content, Mapping) else None
+            return None
     return content
 
 
 def imported_number(value: Json, factor: float = 1.0) -> float | None:
-    """A positive number × factor; the tools write 0, NaN or infinity for what they did not measure."""
+    """Return a positive number × factor. Tools write 0, NaN or infinity if they did not measure."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
         return None
     return plausible_imported_number(value) * factor
 
 
 def imported_text(value: Json) -> str | None:
-    return value.strip() or None if isinstance(value, str) else None
+    """Return the text without spaces around it, or None if it is empty or not a text."""
+    if not isinstance(value, str):
+        return None
+    return value.strip() or None
 
 
 def imported_count(value: Json) -> int | None:
-    known = imported_number(value)
-    return None if known is None else round(known)
+    """Return a positive number as a whole one, or None if it was not measured."""
+    number = imported_number(value)
+    return None if number is None else round(number)

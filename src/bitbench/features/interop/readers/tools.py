@@ -1,8 +1,9 @@
-"""Result files of tools that load an engine, read by the tables of `tools.yaml`.
+"""Read result files of tools that load an engine, by the tables of `tools.yaml`.
 
-What a tool writes in a way that no path describes, a function here brings into runs.
+If paths cannot describe a tool's file, a function here turns the file into runs first.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
@@ -32,7 +33,7 @@ UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": NANOSECOND
 
 
 class ToolFormat(Spec):
-    """A table of `tools.yaml`, which says what its keys mean."""
+    """A table of `tools.yaml`, which explains its keys."""
 
     tool: str
     needed: tuple[str, ...]
@@ -42,10 +43,11 @@ class ToolFormat(Spec):
     arguments: tuple[str, ...] = ()
 
     def figure(self, run: Run, name: str) -> float | None:
-        """Return it in our unit; None where the run does not have it."""
+        """Return a metric in the unit of our records, or None if the run does not have it."""
         paths, _, unit = self.figures.get(name, "").partition(" ")
         for path in paths.split("|"):
-            if value := imported_number(imported_field(run, path), self._factor(run, path, unit)):
+            value = imported_number(imported_field(run, path), self._factor(run, path, unit))
+            if value:
                 return value
         return None
 
@@ -57,13 +59,15 @@ class ToolFormat(Spec):
         return UNITS.get(unit, 0.0)
 
     def count(self, run: Run, name: str) -> int | None:
-        """Return the same as a whole number."""
+        """Return a metric as a whole number, or None."""
         return imported_count(self.figure(run, name))
 
     def text(self, run: Run, name: str) -> str | None:
-        """Return the first text at one of its paths."""
-        texts = (imported_text(imported_field(run, path)) for path in self.texts.get(name, ()))
-        return next((text for text in texts if text), None)
+        """Return the first text at one of its paths, or None."""
+        for path in self.texts.get(name, ()):
+            if text := imported_text(imported_field(run, path)):
+                return text
+        return None
 
 
 @cache
@@ -73,13 +77,12 @@ def _formats() -> Mapping[str, ToolFormat]:
 
 
 def read_tool_results(tool: str, text: str) -> Reading:
-    """Return all runs of the file; raises ImportFileError where it is not of this tool."""
+    """Return all runs of a file. Raise ImportFileError if the file is not from this tool."""
     form = _formats()[tool]
     objects = imported_json_objects(text, form.tool, form.needed)
     reading = Reading(notes=list(form.notes))
-    for number, run in enumerate(
-        (run for content in objects for run in _RUNS[tool](content)), start=1
-    ):
+    runs = itertools.chain.from_iterable(map(_RUNS[tool], objects))
+    for number, run in enumerate(runs, start=1):
         reading.runs.append(_run(form, run))
         if failed := form.count(run, "failed"):
             reading.notes.append(
@@ -95,35 +98,38 @@ def read_tool_results(tool: str, text: str) -> Reading:
 
 
 def _run(form: ToolFormat, run: Run) -> ImportedRun:
-    figures = {name: form.figure(run, name) for name in form.figures}
-    rate, completed = figures.get("rate"), form.count(run, "completed")
-    engine, kernel = form.text(run, "engine") or UNKNOWN_ENGINE, form.text(run, "kernel")
-    settings = {
-        name: run[name]
-        for name in form.arguments
-        if isinstance(run.get(name), (bool, int, float, str))
-    }
+    metrics = {name: form.figure(run, name) for name in form.figures}
+    rate = metrics.get("rate")
+    completed = form.count(run, "completed")
+    concurrency = form.count(run, "concurrency")
+    if not concurrency and not rate:
+        concurrency = form.count(run, "at_once")
+    engine = form.text(run, "engine") or UNKNOWN_ENGINE
+    kernel = form.text(run, "kernel")
+    kernels: tuple[str, ...] = (kernel,) if kernel else ()
+    settings = {}
+    for name in form.arguments:
+        if isinstance(run.get(name), (bool, int, float, str)):
+            settings[name] = run[name]
+    cause = None if completed else "No request was completed."
     return ImportedRun(
         form.text(run, "model") or "unknown model",
-        EngineSetup(name=f"{engine}, {kernel}" if kernel else engine, engine=engine, args=settings),
+        EngineSetup(name=", ".join([engine, *kernels]), engine=engine, args=settings),
         imported_workload(
-            concurrency=form.count(run, "concurrency")
-            or (None if rate else form.count(run, "at_once")),
+            concurrency=concurrency,
             input_tokens=form.count(run, "input_tokens"),
             output_tokens=form.count(run, "output_tokens"),
             requests=form.count(run, "requests"),
             name=form.text(run, "workload"),
             rate=rate,
         ),
-        TrialMetrics.model_validate(figures),
-        facts=InstanceFacts(
-            engine_version=form.text(run, "version"), kernels=(kernel,) if kernel else ()
-        ),
+        TrialMetrics.model_validate(metrics),
+        facts=InstanceFacts(engine_version=form.text(run, "version"), kernels=kernels),
         requests=completed or 0,
         weight_bytes=form.count(run, "weight_bytes"),
         started_at=form.text(run, "started_at"),
-        duration_s=figures.get("duration_s"),
-        cause=None if completed else "No request was completed.",
+        duration_s=metrics.get("duration_s"),
+        cause=cause,
     )
 
 
@@ -132,7 +138,7 @@ def _as_it_is(result: Run) -> Iterator[Run]:
 
 
 def _vllm_runs(result: Run) -> Iterator[Run]:
-    """Yield it with its date as others write one: the local time of a machine that is not known, without a zone."""
+    """Yield the run with its date in ISO format: the machine's local time, without a zone."""
     try:
         date = datetime.strptime(result["date"], "%Y%m%d-%H%M%S").isoformat()
     except (KeyError, TypeError, ValueError):
@@ -147,33 +153,33 @@ def _guidellm_runs(report: Run) -> Iterator[Run]:
 
 
 def _llama_bench_runs(test: Run) -> Iterator[Run]:
-    """Yield each repetition of a test, which processes a prompt (pp), generates (tg), or does both."""
+    """Yield each repetition of a test. A test processes a prompt (pp), generates (tg), or both."""
     keys = {"pp": "n_prompt", "tg": "n_gen", "d": "n_depth"}
     counts = {letters: imported_count(test.get(key)) or 0 for letters, key in keys.items()}
-    prompt, generated = counts["pp"], counts["tg"]
+    prompt = counts["pp"]
+    generated = counts["tg"]
+    sizes = [f"{letters}{count}" for letters, count in counts.items() if count]
     versions = [str(test[key]) for key in ("build_number", "build_commit") if test.get(key)]
     about = {
         "engine": "llama.cpp",
         "model": PurePosixPath(imported_text(test["model_filename"]) or "unknown model").name,
         "version": " ".join(versions),
-        "test": imported_name(
-            "-".join(f"{letters}{count}" for letters, count in counts.items() if count), "test"
-        ),
+        "test": imported_name("-".join(sizes), "test"),
         "count": 1,
     }
     for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
-        figures: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if seconds := imported_number(nanoseconds, NANOSECOND):
-            figures = {
+            metrics = {
                 "seconds": seconds,
                 "output": generated / seconds,
                 "overall": (prompt + generated) / seconds,
             }
             if not generated:
-                figures |= {"prefill_s": seconds, "input": prompt / seconds}
+                metrics |= {"prefill_s": seconds, "input": prompt / seconds}
             elif not prompt:
-                figures["token_s"] = seconds / generated
-        yield {**test, "repetition": about | figures}
+                metrics["token_s"] = seconds / generated
+        yield {**test, "repetition": about | metrics}
 
 
 _RUNS: Mapping[str, Callable[[Run], Iterator[Run]]] = {

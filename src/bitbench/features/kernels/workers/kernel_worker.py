@@ -1,12 +1,13 @@
-"""Checks and times kernel cases: `python -I kernel_worker.py JOB.json`, run in an environment with torch.
+"""Check and time kernel cases: `python -I kernel_worker.py JOB.json`, in an environment with torch.
 
-Writes lines of JSON to its output ({"event": "machine" | "case" | "point" | "done" | "failed", …}).
-bitbench is not installed where this runs: the job says where its native module is.
+It writes lines of JSON to its output ({"event": "machine" | "case" | "point" | "done" | "failed",
+…}). bitbench is not installed in that environment. The job has the path of its native module.
 """
 
 import copy
 import gc
 import importlib
+import itertools
 import random
 import sys
 import time
@@ -15,14 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append(
-    str(Path(__file__).parents[3] / "util" / "isolated")
-)  # run in isolated mode, python looks nowhere else
+# Python in isolated mode looks nowhere else.
+sys.path.append(str(Path(__file__).parents[3] / "util" / "isolated"))
 from bitbench_package import load_bitbench_module, make_importable  # type: ignore[import-not-found]
 from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
-CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
+CHECKED_ROWS = 64  # at either end: enough to test every path of a kernel, and its padding
 COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device's last cache
 
 
@@ -37,12 +37,12 @@ def _load_native(native: str | None) -> None:
     if native is not None:
         try:
             load_bitbench_module("bitbench._native", Path(native))
-        except ImportError as error:  # the case that needs it says so
+        except ImportError as error:  # a case that needs the module reports this
             print(error, file=sys.stderr)
 
 
 class FilledPool:
-    """See `case.WeightPool`. The first gigabytes are filled with repeats of one random piece."""
+    """A `case.WeightPool` that is filled with repeats of one random piece."""
 
     PIECE = 8 * 2**20
 
@@ -50,21 +50,24 @@ class FilledPool:
         import torch
 
         generator = torch.Generator().manual_seed(seed)
-        self.size_bytes, self.threads = size_bytes, threads
+        self.size_bytes = size_bytes
+        self.threads = threads
         self._first_byte = 0
         self._bytes = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16, device=device)
-        numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
+        size = self.PIECE + 64
+        numbers = torch.randint(0, 256, (size,), generator=generator, dtype=torch.uint8)
         _fill(self._bytes, numbers.to(device))
-        _fill(
-            self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device)
-        )
-        # Of two bfloat16 numbers the second gives sign, exponent and upper digits, the first only further digits.
+        _fill(self._bfloat16, torch.randn(size, generator=generator).bfloat16().to(device))
+        # The second of two bfloat16 numbers is sign, exponent and upper digits of a float32. The
+        # first is only its lower digits.
         self._float32 = self._bfloat16[: size_bytes // 4 * 2].view(torch.float32)
 
     def part(self, first_byte: int) -> "FilledPool":
-        """The pool from another place on: cases that start far apart do not bring each other's weights into the
-        cache."""
+        """Return the pool from another byte on.
+
+        Cases that start far apart do not bring each other's weights into the cache.
+        """
         part = copy.copy(self)
         part._first_byte = first_byte
         return part
@@ -79,7 +82,7 @@ class FilledPool:
         return self._cut(self._float32, offset, count)
 
     def _cut(self, source: Any, offset: int, count: int) -> Any:
-        """From a cache line on, wrapping around where the end is too near."""
+        """Return numbers that start at a cache line. Wrap around if the end is too near."""
         step = ALIGNMENT // source.element_size()
         room = source.numel() - count
         first = self._first_byte // source.element_size() + offset
@@ -93,27 +96,30 @@ def _fill(target: Any, piece: Any) -> None:
         target[start:end] = piece[: end - start]
 
 
-def _add_readings(known: dict[str, list[float]], found: dict[str, list[float]]) -> None:
-    for name, values in found.items():
-        known[name] += values
+def _add_readings(readings: dict[str, list[float]], more: dict[str, list[float]]) -> None:
+    for name, values in more.items():
+        readings[name] += values
 
 
 class KernelBench:
+    """A bench that runs one job and sends its events."""
+
     def __init__(self, job: Json, reports: Reports) -> None:
         import torch
 
         from bitbench.features.kernels.case import KernelShape
         from bitbench.features.kernels.device import open_device
 
-        self._torch, self._job, self._reports = torch, job, reports
+        self._torch = torch
+        self._job = job
+        self._reports = reports
         self._threads = torch.get_num_threads()
         self._device = open_device(job["device"], torch)
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
-        self._cases = [
-            case
-            for case in self._imported()
-            if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
-        ]
+        self._cases = []
+        for case in self._imported():
+            if job["all_cases"] or self._is_usual(case) or case.name in job["against"]:
+                self._cases.append(case)
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
@@ -125,13 +131,13 @@ class KernelBench:
     def run(self) -> None:
         from bitbench.features.kernels.device import measure_device_roof
 
-        largest = max(
-            (case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0
-        )
+        largest = 0
+        for case, shape in itertools.product(self._cases, self._shapes):
+            largest = max(largest, case.weight_bytes(shape))
         size = max(self._cold_bytes, largest) + 2**20
         pool = FilledPool(size, self._threads, self._job["seed"], self._device.name)
         roof = measure_device_roof(pool, self._device)
-        points = [(shape, batch) for shape in self._shapes for batch in self._job["batches"]]
+        points = list(itertools.product(self._shapes, self._job["batches"]))
         for _ in range(self._job["passes"]):
             self._rng.shuffle(points)
             for shape, batch in points:
@@ -161,25 +167,28 @@ class KernelBench:
         return facts | best | {"readings": readings}
 
     def _point(self, shape: Any, batch: int, pool: FilledPool) -> None:
-        """All cases of one shape and batch, each checked, then timed in turn in random order."""
+        """Check all cases at one shape and batch, then time them in turns in random order."""
         prepared = {}
-        for place, case in enumerate(self._cases):
+        for index, case in enumerate(self._cases):
             cause = self._why_not(case, shape, batch)
             error = None
             if cause is None:
                 copies = -(-self._cold_bytes // case.weight_bytes(shape))
+                part = pool.part(index * pool.size_bytes // len(self._cases))
                 try:
-                    made = case.prepare(
-                        shape, copies, pool.part(place * pool.size_bytes // len(self._cases))
-                    )
-                    error = self._error(case, made, shape, batch)
-                except Exception as failed:  # out of memory, a kernel that does not compile: a result like any other
+                    kernel = case.prepare(shape, copies, part)
+                    error = self._error(case, kernel, shape, batch)
+                # Lack of memory or a kernel that does not compile is a result like any other.
+                except Exception as failed:
                     cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]
                 else:
                     if error <= case.allowed_error:
-                        prepared[case.name] = (case, made, copies)
+                        prepared[case.name] = (case, kernel, copies)
                     else:
-                        cause = f"wrong: relative error {error:.2g}, at most {case.allowed_error:.2g} is allowed"
+                        cause = (
+                            f"wrong: relative error {error:.2g}, at most "
+                            f"{case.allowed_error:.2g} is allowed"
+                        )
             self._reports.send(
                 "case",
                 name=case.name,
@@ -197,16 +206,18 @@ class KernelBench:
             seconds=self._times(prepared, shape, batch),
         )
 
-    def _error(self, case: Any, made: Any, shape: Any, batch: int) -> float:
+    def _error(self, case: Any, kernel: Any, shape: Any, batch: int) -> float:
+        """Return the relative error of a kernel's first and last rows."""
         x = self._activations(shape, batch).to(getattr(self._torch, case.check_dtype))
-        y = made.run(x.to(self._device.name), 0).double().cpu()
+        y = kernel.run(x.to(self._device.name), 0).double().cpu()
         n = shape.out_features
         wrong = norm = 0.0
         for start in sorted({0, max(0, n - n % CHECKED_ROWS - CHECKED_ROWS)}):
-            rows = slice(start, min(start + CHECKED_ROWS, n) if start == 0 else n)
-            wanted = x.double() @ self._torch.from_numpy(made.reference(rows)).T
-            wrong += float((y[:, rows] - wanted).square().sum())
-            norm += float(wanted.square().sum())
+            end = min(CHECKED_ROWS, n) if start == 0 else n
+            rows = slice(start, end)
+            expected = x.double() @ self._torch.from_numpy(kernel.reference(rows)).T
+            wrong += float((y[:, rows] - expected).square().sum())
+            norm += float(expected.square().sum())
         return float((wrong / norm) ** 0.5)
 
     def _activations(self, shape: Any, batch: int) -> Any:
@@ -214,28 +225,28 @@ class KernelBench:
         return self._torch.randn((batch, shape.in_features), generator=generator).bfloat16()
 
     def _times(self, prepared: Json, shape: Any, batch: int) -> dict[str, list[float]]:
-        """Seconds per round; a round runs each case once. The first round warms up and does not count."""
+        """Return the seconds per round of each case. A round runs each case once.
+
+        The first round is a warm-up and does not count.
+        """
         inputs = {}
-        for name, (case, made, _) in prepared.items():
+        for name, (case, kernel, _) in prepared.items():
             dtype = getattr(self._torch, case.dtype)
             inputs[name] = self._activations(shape, batch).to(device=self._device.name, dtype=dtype)
-            made.run(inputs[name], 0)  # may compile for this type of activations
+            kernel.run(inputs[name], 0)  # may compile for this type of activations
         seconds: dict[str, list[float]] = {name: [] for name in prepared}
         order = list(prepared)
-        began = time.perf_counter()
+        start = time.perf_counter()
         gc.disable()
         try:
             for turn in range(self._job["most_rounds"] + 1):
                 self._rng.shuffle(order)
                 for name in order:
-                    _, made, copies = prepared[name]
-                    seconds[name].append(
-                        self._device.seconds(partial(made.run, inputs[name], turn % copies))
-                    )
-                if (
-                    turn >= self._job["least_rounds"]
-                    and time.perf_counter() - began > self._job["point_seconds"]
-                ):
+                    _, kernel, copies = prepared[name]
+                    work = partial(kernel.run, inputs[name], turn % copies)
+                    seconds[name].append(self._device.seconds(work))
+                elapsed_s = time.perf_counter() - start
+                if turn >= self._job["least_rounds"] and elapsed_s > self._job["point_seconds"]:
                     break
         finally:
             gc.enable()
