@@ -11,9 +11,9 @@ import numpy as np
 from bitbench.loadgen.requests import plan_requests
 from bitbench.ports import Endpoint, LoadClient, LoadJob, Vocabulary
 from bitbench.records.request_rows import RequestRows
-from bitbench.study.workload import Workload, longest_length
+from bitbench.study.workload import Workload, get_longest_length
 from bitbench.util.errors import LoadError
-from bitbench.util.http.connection import connection_address
+from bitbench.util.http.connection import parse_address
 
 _TIMEOUT_S = 600.0
 _RESAMPLES = 4_000
@@ -57,19 +57,21 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
     """Tokens per second from the first to the end, through bitbench's client; for a single stream."""
     result = client.run(job)
     (row,) = result.requests.to_pylist()
-    if row["status"] != "ok" or row["output_tokens"] != longest_length(job.workload.output_tokens):
+    if row["status"] != "ok" or row["output_tokens"] != get_longest_length(
+        job.workload.output_tokens
+    ):
         raise LoadError(
             f"A request was not answered as requested ({row['status']}): {row['error']}"
         )
     return float(
-        (longest_length(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"])
+        (get_longest_length(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"])
     )
 
 
 def bare_decode_throughput(job: LoadJob) -> float:
     """The same request through a blocking socket that only waits for the first event and for the end."""
     request = plan_requests(job).make(0).data
-    host, port, _ = connection_address(job.endpoint.url)
+    host, port, _ = parse_address(job.endpoint.url)
     with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)
@@ -83,7 +85,7 @@ def bare_decode_throughput(job: LoadJob) -> float:
             if first is None and b"data:" in seen:
                 first = now
     assert first is not None
-    return (longest_length(job.workload.output_tokens) - 1) / (now - first)
+    return (get_longest_length(job.workload.output_tokens) - 1) / (now - first)
 
 
 def compare_to_bare_client(

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from bitbench.api.results import study_text
-from bitbench.machine.workplace import default_home
+from bitbench.api.results import format_study
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.html import html_page, vega_bundle
-from bitbench.reports.files import REPORT, report_texts
+from bitbench.reports.document.html import read_vega_bundle, render_html
+from bitbench.reports.files import REPORT, make_report_texts
 from bitbench.reports.write import StudyReport
 
 GALLERY = Path(__file__).resolve().parents[1] / "examples" / "gallery"
@@ -31,24 +31,28 @@ def kernel_folders(gallery: Path) -> list[Path]:
 def study_texts(folder: Path) -> dict[Path, str]:
     """Return the Markdown page of a study, its figures, and its table in a published form, each by its path."""
     report = _report(folder)
-    texts = {folder / REPORT / name: text for name, text in report_texts(report.document).items()}
+    texts = {
+        folder / REPORT / name: text for name, text in make_report_texts(report.document).items()
+    }
     if folder.name in PUBLISHED:
         form, suffix = PUBLISHED[folder.name]
-        texts[folder / f"{folder.name}.{suffix}"] = study_text(report, form)
+        texts[folder / f"{folder.name}.{suffix}"] = format_study(report, form)
     return texts
 
 
 def kernel_texts(folder: Path) -> dict[Path, str]:
     """Return the page of a folder that `bitbench kernels` filled, by its path."""
     return {
-        folder / "kernels.md": study_text(StudyReport(StudyFolder(folder), default_home()), KERNELS)
+        folder / "kernels.md": format_study(
+            StudyReport(StudyFolder(folder), get_default_home()), KERNELS
+        )
     }
 
 
 def study_page(folder: Path) -> str:
     """Return the report of a study as HTML. Writes nothing."""
-    return html_page(_report(folder).document, vega_bundle())
+    return render_html(_report(folder).document, read_vega_bundle())
 
 
 def _report(folder: Path) -> StudyReport:
-    return StudyReport(StudyFolder.existing(folder), default_home())
+    return StudyReport(StudyFolder.existing(folder), get_default_home())

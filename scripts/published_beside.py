@@ -11,21 +11,21 @@ from bitbench.analysis.results.summary import (
     Ranking,
     StudySummary,
 )
-from bitbench.reports.document.markdown import markdown_phrase, markdown_table
+from bitbench.reports.document.markdown import render_markdown_phrase, render_markdown_table
 from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit
-from bitbench.reports.document.numbers import estimated, spread_quantity
+from bitbench.reports.document.numbers import make_spread, to_quantity
 from bitbench.reports.document.words import (
     ColumnOf,
     Words,
-    joined,
-    listing,
-    name_phrases,
-    number_column,
-    plural,
-    ratio_column,
+    build_table,
+    format_count,
+    format_list,
+    join_phrases,
+    list_names,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     say,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
@@ -38,15 +38,13 @@ def write_beside(_: str, report: StudyReport) -> Iterator[str]:
     summary = report.summary
     labels = Labels.of(summary)
     rankings = [
-        (part, ranking)
-        for part, ranking in ranked.ranked_parts_by_model(summary)
-        if ranking.entries
+        (part, ranking) for part, ranking in ranked.iter_rankings(summary) if ranking.entries
     ]
     yield real_differences(rankings, labels)
-    yield markdown_table(claims_table(rankings))
+    yield render_markdown_table(claims_table(rankings))
     if not summary.models:
-        yield markdown_table(ratio_table(rankings, labels))
-    yield markdown_table(config_table(summary, labels))
+        yield render_markdown_table(ratio_table(rankings, labels))
+    yield render_markdown_table(config_table(summary, labels))
     yield quality_sentence(summary, labels)
 
 
@@ -92,10 +90,11 @@ def real_differences(rankings: Sequence[RankingPlace], labels: Labels) -> str:
             if entry.against_baseline is AgainstBaseline.FASTER:
                 places.setdefault(labels.name(entry.config), []).append(ranking.workload)
     faster = [
-        say(Name(config), " on ", listing(name_phrases(where))) for config, where in places.items()
+        say(Name(config), " on ", format_list(list_names(where)))
+        for config, where in places.items()
     ]
-    said = markdown_phrase(joined(faster, ", ")) if faster else "none"
-    workloads = plural(len({ranking.workload for _, ranking in rankings}), "workload")
+    said = render_markdown_phrase(join_phrases(faster, ", ")) if faster else "none"
+    workloads = format_count(len({ranking.workload for _, ranking in rankings}), "workload")
     return (
         f"**Significantly different: {counted.text} pairs on {workloads}.** "
         f"Significantly faster than the baseline: {said}."
@@ -113,33 +112,33 @@ def ranking_title(ranking: Ranking) -> Phrase:
 
 def starts_range(part: StudySummary, ranking: Ranking) -> str:
     """Return `3`, or `2–3` where configs differ."""
-    estimates = [ranked.ranked_estimate(part, ranking, entry) for entry in ranking.entries]
+    estimates = [ranked.find_ranked_estimate(part, ranking, entry) for entry in ranking.entries]
     starts = sorted({estimate.basis.starts for estimate in estimates if estimate.basis})
     return "–".join(str(number) for number in dict.fromkeys((starts[0], starts[-1])))
 
 
 def claims_table(rankings: Sequence[RankingPlace]) -> Table:
     """Return what may be claimed on each workload."""
-    return table(
+    return build_table(
         rankings,
-        words_column("Workload", lambda place: ranking_title(place[1])),
-        words_column("Starts", lambda place: starts_range(*place)),
-        words_column("Pairs told apart", lambda place: PairCount.of(place[1]).text),
+        make_words_column("Workload", lambda place: ranking_title(place[1])),
+        make_words_column("Starts", lambda place: starts_range(*place)),
+        make_words_column("Pairs told apart", lambda place: PairCount.of(place[1]).text),
         claim_column("Faster than the baseline", AgainstBaseline.FASTER),
         claim_column("Slower", AgainstBaseline.SLOWER),
         claim_column("Undecided", AgainstBaseline.UNDECIDED),
-        words_column("May be the best", lambda place: str(count_possible_bests(place[1]))),
+        make_words_column("May be the best", lambda place: str(count_possible_bests(place[1]))),
     )
 
 
 def claim_column(title: str, claim: AgainstBaseline) -> ColumnOf[RankingPlace]:
     """Return a column that counts the configs of which this is claimed."""
-    return words_column(title, lambda place: str(claimed(place[1], claim)))
+    return make_words_column(title, lambda place: str(claimed(place[1], claim)))
 
 
 def count_possible_bests(ranking: Ranking) -> int:
     """Return how many configs may be the best: all where nothing is known."""
-    return len(ranked.ranked_possible_bests(ranking)) or len(ranking.entries)
+    return len(ranked.list_possible_bests(ranking)) or len(ranking.entries)
 
 
 def claimed(ranking: Ranking, claim: AgainstBaseline) -> int:
@@ -151,9 +150,9 @@ def ratio_table(rankings: Sequence[RankingPlace], labels: Labels) -> Table:
     """Return the ratio to the baseline of every config, a column for each workload."""
     shown = [ranking for _, ranking in rankings][: MOST_COLUMNS - 1]
     configs = dict.fromkeys(entry.config for ranking in shown for entry in ranking.entries)
-    return table(
+    return build_table(
         configs,
-        words_column("Ratio to the baseline", lambda config: Name(labels.name(config))),
+        make_words_column("Ratio to the baseline", lambda config: Name(labels.name(config))),
         *map(ratio_on_workload, shown),
     )
 
@@ -162,9 +161,9 @@ def ratio_on_workload(ranking: Ranking) -> ColumnOf[Config]:
     """Return the column of one workload."""
 
     def ratio(config: Config) -> Words:
-        return ranked.ranked_versus_baseline(ranking, ranked.ranked_entry(ranking, config))
+        return ranked.format_versus_baseline(ranking, ranked.find_ranked_entry(ranking, config))
 
-    return ratio_column(Name(ranking.workload), ratio)
+    return make_ratio_column(Name(ranking.workload), ratio)
 
 
 def config_table(summary: StudySummary, labels: Labels) -> Table:
@@ -180,21 +179,23 @@ def config_table(summary: StudySummary, labels: Labels) -> Table:
         if found.baseline == row.config:
             return "baseline"
         return (
-            estimated(found.estimates.get(key), summary.quality_definitions[key])
+            to_quantity(found.estimates.get(key), summary.quality_definitions[key])
             or found.outcome.value
         )
 
     title = summary.quality_definitions[key].label if key else "Quality"
     unit = summary.quality_definitions[key].unit if key else Unit.NONE
-    return table(
+    return build_table(
         [row for row in summary.configs if row.config in measured],
-        words_column("Config", lambda row: Name(labels.name(row.config))),
-        number_column("Weights on disk", Unit.BYTES, lambda row: row.memory.weight_bytes_stored),
-        number_column(
-            "Memory peak", Unit.BYTES, lambda row: spread_quantity(row.memory.peak, Unit.BYTES)
+        make_words_column("Config", lambda row: Name(labels.name(row.config))),
+        make_number_column(
+            "Weights on disk", Unit.BYTES, lambda row: row.memory.weight_bytes_stored
         ),
-        number_column(title, unit, quality),
-        words_column("Kernel", kernels_of),
+        make_number_column(
+            "Memory peak", Unit.BYTES, lambda row: make_spread(row.memory.peak, Unit.BYTES)
+        ),
+        make_number_column(title, unit, quality),
+        make_words_column("Kernel", kernels_of),
     )
 
 
@@ -221,5 +222,5 @@ def quality_sentence(summary: StudySummary, labels: Labels) -> str:
             return "The weights are random: they have a speed and a size, and no quality."
         return "Quality was not measured in this study."
     flagged = [labels.name(row.config) for row in summary.quality if row.flagged]
-    said = markdown_phrase(listing(name_phrases(flagged))) if flagged else "none"
+    said = render_markdown_phrase(format_list(list_names(flagged))) if flagged else "none"
     return f"Flagged because of their quality: {said}."

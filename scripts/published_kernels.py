@@ -18,20 +18,20 @@ from bitbench.features.kernels.computing import (
     KernelRun,
     KernelTiming,
     Median,
-    kernel_speedup,
+    compute_speedup,
     summarize_kernels,
 )
-from bitbench.reports.document.markdown import markdown_table
+from bitbench.reports.document.markdown import render_markdown_table
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
 from bitbench.reports.document.words import (
     ColumnOf,
-    number_column,
-    ratio_column,
+    build_table,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     say,
-    table,
-    words_column,
 )
-from bitbench.reports.labels import grouped
+from bitbench.reports.labels import group_by
 
 SHOWN_SHAPES = (
     (1024, 1024),
@@ -129,7 +129,7 @@ def shares_of(own: KernelTiming, baselines: Iterable[KernelTiming]) -> dict[str,
     """Return the time of a kernel / the time of each of torch's."""
     shares: dict[str, Median] = {}
     for baseline in baselines:
-        share = kernel_speedup(baseline, own)  # how many times as fast torch is
+        share = compute_speedup(baseline, own)  # how many times as fast torch is
         if baseline.case in ALL_OF_TORCH and share is not None:
             shares[baseline.case] = share
     return shares
@@ -144,19 +144,19 @@ def write_kernels_table() -> Iterator[str]:
     ]
     main, residual = SHOWN_CODEBOOKS.split("-")
     yield f"Every row: batch\\_size 1, main\\_centroids {main}, residual\\_centroids {residual}."
-    yield markdown_table(
-        table(
+    yield render_markdown_table(
+        build_table(
             rows[:MOST_ROWS],
-            words_column("Level", level_of),
-            number_column("in_features", Unit.NONE, lambda row: str(row.own.in_features)),
-            number_column("out_features", Unit.NONE, lambda row: str(row.own.out_features)),
+            make_words_column("Level", level_of),
+            make_number_column("in_features", Unit.NONE, lambda row: str(row.own.in_features)),
+            make_number_column("out_features", Unit.NONE, lambda row: str(row.own.out_features)),
             milliseconds_column("vptq (ms)", lambda row: row.seconds),
             milliseconds_column("torch (ms)", lambda row: row.torch_seconds),
-            number_column("n", Unit.NONE, lambda row: str(len(row.own.seconds))),
-            number_column(
+            make_number_column("n", Unit.NONE, lambda row: str(len(row.own.seconds))),
+            make_number_column(
                 "ratio", Unit.NONE, lambda row: median_quantity(row.shares[TORCH], Unit.NONE)
             ),
-            ratio_column("speed-up", lambda row: median_quantity(row.speedup, Unit.RATIO)),
+            make_ratio_column("speed-up", lambda row: median_quantity(row.speedup, Unit.RATIO)),
         )
     )
     folders = dict.fromkeys(row.folder for row in kernel_rows())
@@ -186,7 +186,7 @@ def level_of(row: KernelRow) -> Phrase:
 
 def milliseconds_column(title: str, seconds: Callable[[KernelRow], Median]) -> ColumnOf[KernelRow]:
     """Return a column of medians with the four decimals of the record."""
-    return number_column(
+    return make_number_column(
         title, Unit.NONE, lambda row: Quantity(1000 * seconds(row).value, decimals=4)
     )
 
@@ -221,7 +221,9 @@ class KernelGroup:
 def kernel_groups() -> list[KernelGroup]:
     """Return a group for each level, size of codebooks and kernel of torch."""
     found: list[KernelGroup] = []
-    for rows in grouped(kernel_rows(), lambda row: (row.level, row.folder, row.codebooks)).values():
+    for rows in group_by(
+        kernel_rows(), lambda row: (row.level, row.folder, row.codebooks)
+    ).values():
         found += [KernelGroup(rows, torch) for torch in ALL_OF_TORCH if torch in rows[0].shares]
     return found
 
@@ -229,16 +231,22 @@ def kernel_groups() -> list[KernelGroup]:
 def write_kernels_beside() -> Iterator[str]:
     """Yield how many ratios are significant, by level, codebooks and kernel of torch."""
     yield "\n".join(significant_ratios(torch) for torch in ALL_OF_TORCH)
-    yield markdown_table(
-        table(
+    yield render_markdown_table(
+        build_table(
             kernel_groups(),
-            words_column("Level", lambda group: level_of(group.rows[0])),
-            words_column("Codebooks", lambda group: group.rows[0].codebooks.replace("-", " + ")),
-            words_column("Compared with", lambda group: Name(group.torch)),
-            words_column("Faster than torch", lambda group: f"{group.faster} of {len(group.rows)}"),
-            words_column("Slower", lambda group: str(group.slower)),
-            words_column("Ratio: least, median, most", lambda group: ratio_range(group.shares)),
-            words_column("Largest error", lambda group: f"{largest_error(group.rows):.3f}"),
+            make_words_column("Level", lambda group: level_of(group.rows[0])),
+            make_words_column(
+                "Codebooks", lambda group: group.rows[0].codebooks.replace("-", " + ")
+            ),
+            make_words_column("Compared with", lambda group: Name(group.torch)),
+            make_words_column(
+                "Faster than torch", lambda group: f"{group.faster} of {len(group.rows)}"
+            ),
+            make_words_column("Slower", lambda group: str(group.slower)),
+            make_words_column(
+                "Ratio: least, median, most", lambda group: ratio_range(group.shares)
+            ),
+            make_words_column("Largest error", lambda group: f"{largest_error(group.rows):.3f}"),
         )
     )
 
@@ -302,7 +310,7 @@ def write_kernels_record() -> Iterator[str]:
     """Yield what the two records say, and how often one of them timed the same product."""
     first = read_published_kernels("published-kernels.md")
     second = read_published_kernels("published-kernels-codebooks.md")
-    by_shape = grouped(second, lambda row: row.shape)
+    by_shape = group_by(second, lambda row: row.shape)
     spreads = [
         max(row.torch for row in rows) / min(row.torch for row in rows)
         for rows in by_shape.values()

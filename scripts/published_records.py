@@ -11,15 +11,15 @@ from published_studies import PointRow, baseline_label, figure_column, row_ratio
 from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.machine.workplace import default_home
-from bitbench.reports.document.markdown import markdown_phrase, markdown_table
+from bitbench.machine.workplace import get_default_home
+from bitbench.reports.document.markdown import render_markdown_phrase, render_markdown_table
 from bitbench.reports.document.model import Name
 from bitbench.reports.document.words import (
-    plural,
-    ratio_column,
+    build_table,
+    format_count,
+    make_ratio_column,
+    make_words_column,
     say,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
@@ -33,38 +33,38 @@ def read_record(name: str, starts: ImportedStarts) -> StudySummary:
     """Import a copy of a record, and return what bitbench makes of it."""
     with TemporaryDirectory() as place:
         folder = import_files([COPIES / name], Tool.PUBLISHED_TABLE, starts, Path(place) / "record")
-        return StudyReport(folder, default_home()).summary
+        return StudyReport(folder, get_default_home()).summary
 
 
 def write_recipes_record() -> Iterator[str]:
     """Yield the runs of the record with intervals, ranks and flagged runs."""
     summary = read_record("published-runs-all.md", ImportedStarts.PER_RUN)
     labels = Labels.of(summary)
-    rankings = list(ranked.ranked_parts_by_model(summary))
+    rankings = list(ranked.iter_rankings(summary))
     first = rankings[0][1]
     own, in_all = PairCount.of(first), PairCount.of_all(ranking for _, ranking in rankings)
     runs = starts_range(summary, first)
     faster = f"{claimed(first, AgainstBaseline.FASTER)} of {len(first.entries) - 1}"
     yield (
         f"**Of the {own.pairs} pairs of the record's first workload, n = {runs} runs tell {own.told_apart} apart.** "
-        f"Of the {in_all.pairs} pairs on all {plural(len(rankings), 'workload')} they tell {in_all.told_apart} apart. "
+        f"Of the {in_all.pairs} pairs on all {format_count(len(rankings), 'workload')} they tell {in_all.told_apart} apart. "
         f"On the first workload {faster} variants are significantly faster than the baseline."
     )
-    yield markdown_table(
-        table(
+    yield render_markdown_table(
+        build_table(
             study_rows(summary, [first.workload]),
-            words_column("Workload", lambda row: Name(row.ranking.workload)),
-            words_column("Model", lambda row: Name(labels.name(row.config))),
-            words_column("n", lambda row: row.runs),
+            make_words_column("Workload", lambda row: Name(row.ranking.workload)),
+            make_words_column("Model", lambda row: Name(labels.name(row.config))),
+            make_words_column("n", lambda row: row.runs),
             figure_column("Latency", "latency_s", "s"),
             figure_column("Output Throughput", "output_throughput", "tok/s"),
-            ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
-            words_column("Rank", lambda row: ranked.rank_text(row.entry)),
-            words_column("Flagged runs", flagged_runs),
+            make_ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio),
+            make_words_column("Rank", lambda row: ranked.format_rank(row.entry)),
+            make_words_column("Flagged runs", flagged_runs),
         )
     )
-    yield markdown_table(claims_table(rankings))
-    yield markdown_table(ratio_table(rankings, labels))
+    yield render_markdown_table(claims_table(rankings))
+    yield render_markdown_table(ratio_table(rankings, labels))
     yield one_start_sentence(PairCount.of_all(read_as_one_start("published-runs-all.md").rankings))
     yield import_notes(summary)
 
@@ -102,15 +102,15 @@ def write_backends_record() -> Iterator[str]:
         f"**Of the {counted.pairs} pairs of this record, n = 1 run tells {counted.told_apart} apart.** "
         f"bitbench would need {ranking.starts_needed} starts of each."
     )
-    yield markdown_table(
-        table(
+    yield render_markdown_table(
+        build_table(
             study_rows(summary),
-            words_column("Backend", lambda row: row.config.engine),
-            words_column("n", lambda row: row.runs),
+            make_words_column("Backend", lambda row: row.config.engine),
+            make_words_column("n", lambda row: row.runs),
             figure_column("TTFT", "ttft_s", "ms", 1000),
             figure_column("TPOT", "tpot_s", "ms", 1000),
-            ratio_column(say("TPOT vs. ", Name(baseline_label(summary, labels))), row_ratio),
-            words_column("Rank", lambda row: ranked.rank_text(row.entry)),
+            make_ratio_column(say("TPOT vs. ", Name(baseline_label(summary, labels))), row_ratio),
+            make_words_column("Rank", lambda row: ranked.format_rank(row.entry)),
         )
     )
     yield import_notes(summary)
@@ -119,7 +119,7 @@ def write_backends_record() -> Iterator[str]:
 def write_lengths_record() -> Iterator[str]:
     """Yield how many pairs the record has, and how many it can tell apart."""
     summary = read_record("published-grids.rst", ImportedStarts.PER_FILE)
-    places = [place for place in ranked.ranked_parts_by_model(summary) if place[1].entries]
+    places = [place for place in ranked.iter_rankings(summary) if place[1].entries]
     counted = PairCount.of_all(ranking for _, ranking in places)
     with_memory = sum("device_peak_bytes" in point.metrics for point in summary.points)
     yield (
@@ -132,5 +132,5 @@ def write_lengths_record() -> Iterator[str]:
 def import_notes(summary: StudySummary) -> str:
     """Return what was assumed or left out on the way."""
     assert summary.imported_from is not None
-    notes = [f"- {markdown_phrase(say(note))}" for note in summary.imported_from.notes]
+    notes = [f"- {render_markdown_phrase(say(note))}" for note in summary.imported_from.notes]
     return "\n".join(["What the import assumed or found:", "", *notes])

@@ -15,31 +15,31 @@ from bitbench.analysis.results.summary import (
     StudySummary,
 )
 from bitbench.features.interop.forms import DECIMALS, FIGURES
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts
-from bitbench.reports.document.markdown import markdown_phrase, markdown_table
+from bitbench.reports.document.markdown import render_markdown_phrase, render_markdown_table
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
-from bitbench.reports.document.numbers import plus_minus, starts_and_trials
+from bitbench.reports.document.numbers import format_plus_minus, format_starts_and_trials
 from bitbench.reports.document.words import (
     MAX_TEXT,
     ColumnOf,
     Words,
-    listing,
-    name_phrases,
-    number_column,
-    plain_words,
-    plural,
-    ratio_column,
+    build_table,
+    format_count,
+    format_list,
+    format_plain_words,
+    list_names,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     say,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
-from bitbench.study.workload import workload_length_text
+from bitbench.study.workload import format_length
 
 NOT_MEASURED = "*Not measured yet.*"
 
@@ -54,7 +54,7 @@ def read_study(section: str) -> StudyReport | None:
     folder = GALLERY / section
     if not (folder / "lock.json").exists():
         return None
-    return StudyReport(StudyFolder.existing(folder), default_home())
+    return StudyReport(StudyFolder.existing(folder), get_default_home())
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class PointRow:
 
     @property
     def entry(self) -> RankingEntry | None:
-        return ranked.ranked_entry(self.ranking, self.config)
+        return ranked.find_ranked_entry(self.ranking, self.config)
 
     @property
     def runs(self) -> str:
@@ -87,7 +87,7 @@ def study_rows(
 ) -> list[PointRow]:
     """Return the points of some workloads, by default of all; the best of each workload comes first."""
     rows: list[PointRow] = []
-    for part, ranking in ranked.ranked_parts_by_model(summary):
+    for part, ranking in ranked.iter_rankings(summary):
         if wanted_workloads is None or ranking.workload in wanted_workloads:
             rows += ranking_rows(part, ranking)
     return rows
@@ -95,7 +95,7 @@ def study_rows(
 
 def ranking_rows(part: StudySummary, ranking: Ranking) -> list[PointRow]:
     """Return the points of a workload, then the variants that no engine of the study took."""
-    points = ranked.ranked_points(part, ranking)
+    points = ranked.list_ranked_points(part, ranking)
     rows = [PointRow(part, ranking, point.point.config, point) for point in points]
     started = {point.point.config.variant for point in part.points}
     for refusal in part.refusals:
@@ -123,8 +123,8 @@ def write_study_table(section: str, report: StudyReport) -> Iterator[str]:
     labels = Labels.of(summary)
     notes = Notes.of(summary, labels)
     rows, columns = CONTENTS[section](summary, labels, notes)
-    versus = ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio)
-    yield markdown_table(table(rows, *columns, versus))
+    versus = make_ratio_column(say("vs. ", Name(baseline_label(summary, labels))), row_ratio)
+    yield render_markdown_table(build_table(rows, *columns, versus))
     yield from below_table(section, report, notes, len(rows))
 
 
@@ -133,9 +133,9 @@ def recipes_content(
 ) -> tuple[list[PointRow], Columns]:
     """Return the runs by workload."""
     columns: Columns = [
-        words_column("Workload", lambda row: Name(row.ranking.workload)),
-        words_column("Model", lambda row: Name(labels.name(row.config))),
-        words_column("n", lambda row: row_trials(row, notes)),
+        make_words_column("Workload", lambda row: Name(row.ranking.workload)),
+        make_words_column("Model", lambda row: Name(labels.name(row.config))),
+        make_words_column("n", lambda row: row_trials(row, notes)),
     ]
     columns += [figure_column(title, *FIGURES[title]) for title in FIGURES]
     return study_rows(summary, shown_workloads(summary)), columns
@@ -147,18 +147,20 @@ def lengths_content(
     notes: "Notes",
 ) -> tuple[list[PointRow], Columns]:
     """Return speed and memory by length of the prompt."""
-    memory = ranked.ranked_memory_metric(summary)
+    memory = ranked.find_memory_metric(summary)
     order = [row.config for row in summary.configs]
     rows = study_rows(summary)[:MOST_ROWS]
     rows.sort(key=lambda row: (*row_length_order(row), order.index(row.config)))
     columns: Columns = [
-        words_column("Model", row_model),
-        words_column("Input Length", row_length),
-        words_column("Quantization", lambda row: row.config.variant.rpartition("/")[2]),
-        words_column("Engine", lambda row: row.config.engine),
-        words_column("n", lambda row: row_trials(row, notes)),
+        make_words_column("Model", row_model),
+        make_words_column("Input Length", row_length),
+        make_words_column("Quantization", lambda row: row.config.variant.rpartition("/")[2]),
+        make_words_column("Engine", lambda row: row.config.engine),
+        make_words_column("n", lambda row: row_trials(row, notes)),
         figure_column("Speed", "output_throughput", "tokens/s"),
-        number_column("Memory", "GB", lambda row: row_gigabytes(row, memory), decimals=DECIMALS),
+        make_number_column(
+            "Memory", "GB", lambda row: row_gigabytes(row, memory), decimals=DECIMALS
+        ),
     ]
     return rows, columns
 
@@ -170,10 +172,10 @@ def backends_content(
 ) -> tuple[list[PointRow], Columns]:
     """Return a row for each backend at each workload."""
     columns: Columns = [
-        words_column("Backend", lambda row: row.config.engine),
-        words_column("Model", lambda row: Name(row.config.variant)),
-        words_column("Workload", lambda row: Name(row.ranking.workload)),
-        words_column("n", lambda row: row_trials(row, notes)),
+        make_words_column("Backend", lambda row: row.config.engine),
+        make_words_column("Model", lambda row: Name(row.config.variant)),
+        make_words_column("Workload", lambda row: Name(row.ranking.workload)),
+        make_words_column("n", lambda row: row_trials(row, notes)),
         figure_column("TTFT", "ttft_s", "ms", 1000),
         figure_column("TPOT", "tpot_s", "ms", 1000),
     ]
@@ -202,7 +204,7 @@ def figure_column(title: str, metric: str, unit: str, factor: float = 1) -> Colu
     def figure(row: PointRow) -> Phrase | None:
         return mean_and_deviation(row.estimate(metric), factor)
 
-    return number_column(f"{title} ({unit})", Unit.NONE, figure)
+    return make_number_column(f"{title} ({unit})", Unit.NONE, figure)
 
 
 def mean_and_deviation(estimate: Estimate | None, factor: float = 1) -> Phrase | None:
@@ -210,7 +212,7 @@ def mean_and_deviation(estimate: Estimate | None, factor: float = 1) -> Phrase |
     if estimate is None:
         return None
     sd = estimate.basis.trial_sd if estimate.basis else None
-    return plus_minus(
+    return format_plus_minus(
         rounded(estimate.value * factor), None if sd is None else rounded(sd * factor)
     )
 
@@ -224,16 +226,16 @@ def row_trials(row: PointRow, notes: "Notes") -> str:
     """Return starts and trials, or what came of the point with the number of its reason."""
     speed = row.estimate(row.ranking.metric)
     if speed is not None:
-        return starts_and_trials(speed)
+        return format_starts_and_trials(speed)
     number = notes.number_of(row)
-    outcome = ranked.ranked_point_outcomes(row.point) if row.point else "refused"
+    outcome = ranked.format_outcomes(row.point) if row.point else "refused"
     reason = "" if number is None else f", reason {number}"
     return f"{outcome or 'not run'}{reason}"
 
 
 def row_ratio(row: PointRow) -> Words:
     """Return the ratio to the baseline with its interval."""
-    return ranked.ranked_versus_baseline(row.ranking, row.entry)
+    return ranked.format_versus_baseline(row.ranking, row.entry)
 
 
 def row_model(row: PointRow) -> str:
@@ -243,7 +245,7 @@ def row_model(row: PointRow) -> str:
 
 def row_length(row: PointRow) -> str:
     """Return the length of the prompt."""
-    return workload_length_text(row.part.study.workload(row.ranking.workload).input_tokens)
+    return format_length(row.part.study.workload(row.ranking.workload).input_tokens)
 
 
 def row_length_order(row: PointRow) -> tuple[str, float]:
@@ -311,8 +313,10 @@ def reason_sentence(reason: str, places: Iterable[tuple[Config, str]], labels: L
     known = list(places)
     configs = dict.fromkeys(labels.name(config) for config, _ in known)
     workloads = list(dict.fromkeys(workload for _, workload in known))
-    who, where = listing(name_phrases(configs)), listing(name_phrases(workloads), most=3)
-    return markdown_phrase(say(who, " on ", where, f": {plain_words(reason, MAX_TEXT)}"))
+    who, where = format_list(list_names(configs)), format_list(list_names(workloads), most=3)
+    return render_markdown_phrase(
+        say(who, " on ", where, f": {format_plain_words(reason, MAX_TEXT)}")
+    )
 
 
 def below_table(section: str, report: StudyReport, notes: Notes, shown: int) -> Iterator[str]:
@@ -339,4 +343,4 @@ def below_table(section: str, report: StudyReport, notes: Notes, shown: int) -> 
 def test_machine(host: HostFacts, created_at: str | None) -> str:
     """Return one line about where and when."""
     day = f", {created_at[:10]}" if created_at else ""
-    return f"*Test machine: {host.cpu_model}, {plural(host.cores or 0, 'core')}{day}.*"
+    return f"*Test machine: {host.cpu_model}, {format_count(host.cores or 0, 'core')}{day}.*"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bitbench.engines.environments import environment_python
 from bitbench.engines.registry import engine
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.models.library import resolve
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.study.study import EngineSetup
@@ -21,7 +21,7 @@ NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 
 
 def unquantized(model: str) -> Variant:
-    found = resolve(model, default_home())
+    found = resolve(model, get_default_home())
     return Variant(
         name=f"{found.name}/bf16", model=model, recipe="bf16", path=found.path, facts=found.facts
     )
@@ -33,7 +33,9 @@ def running(
 ) -> Iterator[Endpoint]:
     """Started with room for the load, and stopped in the end. `core`: the only one that it may use."""
     chosen = engine(setup.engine)
-    python = environment_python(chosen.environment, default_home()) if chosen.environment else None
+    python = (
+        environment_python(chosen.environment, get_default_home()) if chosen.environment else None
+    )
     if chosen.needs_model:
         print(
             f"{setup.name} starts, in about {show_about(chosen.start_s)}",

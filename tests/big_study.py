@@ -35,7 +35,7 @@ def big_study(
     plan = make_plan([f"engine-{number:02}" for number in range(configs)], shapes, measure)
     rng = np.random.default_rng(3)
     folder = StudyFolder(path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_study("bitbench: 1\nname: made-up\nengines: [null]\nworkloads: [base]\n")
         writer.write_lock(make_lock(plan))
     lines = []

@@ -33,9 +33,9 @@ def null_study(engines: int, workloads: int, measure: dict[str, object] | None =
 
 
 def write_null_study(path: Path, engines: int, workloads: int) -> Path:
-    from bitbench.study.study_file import study_file_text
+    from bitbench.study.study_file import format_study
 
-    path.write_text(study_file_text(null_study(engines, workloads)))
+    path.write_text(format_study(null_study(engines, workloads)))
     return path
 
 

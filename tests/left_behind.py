@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.engines.left_over import left_over
+from bitbench.engines.left_over import list_left_over_processes
 
 _MARK = (
     "BITBENCH_TEST_PLACE"  # in the environment of a run and of all that it starts, but for engines
@@ -21,7 +21,7 @@ def marked(place: Path) -> dict[str, str]:
 def alive_in(place: Path) -> list[psutil.Process]:
     """Those of a run that was marked with this place, and engines whose driver has ended."""
     found = []
-    engines = left_over()
+    engines = list_left_over_processes()
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             is_ours = process.pid in engines or process.environ().get(_MARK) == str(place)

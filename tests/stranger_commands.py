@@ -76,7 +76,7 @@ def nothing(place: Path) -> None:
 def a_study(place: Path) -> None:
     """As small as one can be that has figures."""
     plan = make_plan(["steady", "quick"], [WORKLOAD])
-    with StudyFolder(place / "study").writing() as writer:
+    with StudyFolder(place / "study").open_writer() as writer:
         writer.write_study("name: small\n")
         writer.write_lock(make_lock(plan))
         for point, block, index in product(plan.points, range(2), range(2)):
@@ -98,7 +98,7 @@ def write_records(place: Path) -> None:
     """Whatever a Writer can write, as `run`, `load`, `quality`, `profile` and `explain` do."""
     plan, _, instances, lock = demo_study()
     (place / "trace.json.gz").write_bytes(b"trace")
-    with StudyFolder(place / "study").writing() as writer:
+    with StudyFolder(place / "study").open_writer() as writer:
         writer.write_study("name: demo\n")
         writer.write_lock(lock)
         _, log_file = writer.new_instance()

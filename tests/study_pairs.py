@@ -10,7 +10,7 @@ from tests.command_line import bitbench
 
 def write_folder(path: Path, study: StudyRecords) -> Path:
     """The files that a kept baseline needs, and no more."""
-    with StudyFolder(path).writing() as writer:
+    with StudyFolder(path).open_writer() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(study.lock)
         for instance in study.instances:

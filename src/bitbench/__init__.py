@@ -64,17 +64,17 @@ _MODULES = {
 def __getattr__(name: str) -> Any:  # type checkers do not know what features add
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
-    if not name.startswith("_") and name in (offers := _offers()):
+    if not name.startswith("_") and name in (offers := _collect_offers()):
         return offers[name].load()
     raise AttributeError(f"module 'bitbench' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *_offers()]
+    return [*__all__, *_collect_offers()]
 
 
-def _offers() -> "dict[str, Offer]":
+def _collect_offers() -> "dict[str, Offer]":
     """Return the names that features add, such as `bitbench.tune`."""
-    from bitbench.feature import offered
+    from bitbench.feature import collect_offers
 
-    return offered("python")
+    return collect_offers("python")

@@ -108,12 +108,12 @@ def features() -> Mapping[str, Feature]:
     """Return all installed features by name, built-in ones first. A feature that cannot be imported
     is skipped with a warning."""
     by_name: dict[str, Feature] = {}
-    for feature in (*_built_in(), *_installed()):
+    for feature in (*_iter_built_in(), *_iter_installed()):
         by_name.setdefault(feature.name, feature)
     return by_name
 
 
-def commands_of_features() -> dict[str, tuple[Command, Offer]]:
+def collect_feature_commands() -> dict[str, tuple[Command, Offer]]:
     """Return the commands of all features by name."""
     commands: dict[str, tuple[Command, Offer]] = {}
     for feature in features().values():
@@ -122,7 +122,7 @@ def commands_of_features() -> dict[str, tuple[Command, Offer]]:
     return commands
 
 
-def study_keys_of_features() -> dict[str, Offer]:
+def collect_feature_study_keys() -> dict[str, Offer]:
     """Return the keys of a study file that features read."""
     keys: dict[str, Offer] = {}
     for feature in features().values():
@@ -137,7 +137,7 @@ def report_parts() -> list[tuple[ReportPart, Feature]]:
     return sorted(parts, key=lambda pair: (list(ReportPlace).index(pair[0].place), pair[0].name))
 
 
-def offered(group: str) -> dict[str, Offer]:
+def collect_offers(group: str) -> dict[str, Offer]:
     """Return everything that features offer in a group, such as "executors", by name."""
     offers: dict[str, Offer] = {}
     for feature in features().values():
@@ -146,18 +146,18 @@ def offered(group: str) -> dict[str, Offer]:
     return offers
 
 
-def loaded_from_features(group: str) -> dict[str, Any]:
+def load_from_features(group: str) -> dict[str, Any]:
     """Import everything that features offer in a group, and return it by name. An error in a third
     party's code becomes a warning."""
     objects: dict[str, Any] = {}
-    for name, offer in offered(group).items():
-        with feature_errors_as_warnings(offer.feature):
+    for name, offer in collect_offers(group).items():
+        with handle_feature_errors(offer.feature):
             objects[name] = offer.load()
     return objects
 
 
 @contextmanager
-def feature_errors_as_warnings(feature: Feature) -> Iterator[None]:
+def handle_feature_errors(feature: Feature) -> Iterator[None]:
     """Turn errors of a third party's code into warnings. An error in a built-in feature is a bug of
     bitbench and is raised."""
     try:
@@ -166,32 +166,32 @@ def feature_errors_as_warnings(feature: Feature) -> Iterator[None]:
         if feature.is_built_in:
             raise
         warn_of_plugin(
-            f"The feature {feature.name} ({feature.package}) is left out here: {_cause(error)}"
+            f"The feature {feature.name} ({feature.package}) is left out here: {_describe_cause(error)}"
         )
 
 
-def _built_in() -> Iterator[Feature]:
+def _iter_built_in() -> Iterator[Feature]:
     """Yield the feature of every existing folder. Deleting a folder removes its feature without an
     edit elsewhere."""
     package = import_module(GROUP)
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
-        yield from _of(f"{GROUP}.{module.name}", "FEATURE")
+        yield from _load_feature(f"{GROUP}.{module.name}", "FEATURE")
 
 
-def _installed() -> Iterator[Feature]:
+def _iter_installed() -> Iterator[Feature]:
     for point in entry_points(group=GROUP):
-        yield from _of(point.module, point.attr)
+        yield from _load_feature(point.module, point.attr)
 
 
-def _of(module: str, attribute: str) -> Iterator[Feature]:
+def _load_feature(module: str, attribute: str) -> Iterator[Feature]:
     try:
         loaded = import_module(module)
         feature = replace(getattr(loaded, attribute), package=loaded.__package__)
     except Exception as error:
-        warn_of_plugin(f"The feature {module} cannot be loaded: {_cause(error)}")
+        warn_of_plugin(f"The feature {module} cannot be loaded: {_describe_cause(error)}")
         return
     yield feature
 
 
-def _cause(error: Exception) -> str:
+def _describe_cause(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

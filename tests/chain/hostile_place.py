@@ -79,7 +79,7 @@ def _write_records(path: Path) -> None:
     names = {trial.point.config.variant for trial in trials}
     variants = tuple(Variant(name=name, model=CANARY, recipe=CANARY) for name in sorted(names))
     lock = lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})})
-    with StudyFolder(path).writing() as writer:
+    with StudyFolder(path).open_writer() as writer:
         writer.write_study("name: x\nengines: ['null']\nworkloads: [interactive]\n")
         writer.write_lock(lock)
         for instance in instances:

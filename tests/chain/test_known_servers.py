@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.trial import metrics_of_trial
+from bitbench.analysis.trial import compute_trial_metrics
 from bitbench.endpoint import endpoint_run as endpoint
-from bitbench.endpoint.load_study import first_contact_model
+from bitbench.endpoint.load_study import find_first_model
 from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.folder import StudyFolder
@@ -111,7 +111,7 @@ def test_times_and_tokens_are_those_that_were_sent(
     with known_server(variant, tmp_path) as server:
         rows = measured(server, chat=chat)
         ttft, tpot, tokens = true_times(server)
-    found = metrics_of_trial(RequestSums.of(rows))
+    found = compute_trial_metrics(RequestSums.of(rows))
     assert sum(rows["output_tokens"].to_pylist()) == tokens
     assert found.ttft_s == pytest.approx(ttft, abs=TTFT_S)
     assert found.tpot_s == pytest.approx(tpot, rel=TPOT_SHARE)
@@ -127,7 +127,7 @@ def test_times_of_servers_with_something_of_their_own(
     with known_server(variant, tmp_path) as server:
         rows = measured(server, chat=issubclass(variant, ChatAlone), model=model, tokens=16)
         ttft, tpot, tokens = true_times(server)
-    found = metrics_of_trial(RequestSums.of(rows))
+    found = compute_trial_metrics(RequestSums.of(rows))
     assert sum(rows["output_tokens"].to_pylist()) == tokens
     assert found.ttft_s == pytest.approx(ttft, abs=TTFT_S)
     assert found.tpot_s == pytest.approx(tpot, rel=TPOT_SHARE)
@@ -141,7 +141,7 @@ def test_a_time_that_nothing_shows_is_unknown_and_meets_no_objective(
     with known_server(variant, tmp_path) as server:
         rows = measured(server)
         ttft, _, tokens = true_times(server)
-    found = metrics_of_trial(
+    found = compute_trial_metrics(
         RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=5.0),))
     )
     assert sum(rows["output_tokens"].to_pylist()) == tokens
@@ -231,7 +231,7 @@ def test_a_server_without_a_list_of_models_is_quoted_with_advice_by_cause(
     variant: type[KnownServer], said: str, unsaid: str, tmp_path: Path
 ) -> None:
     with known_server(variant, tmp_path) as server, pytest.raises(LoadError) as refused:
-        first_contact_model(server.url, "OPENAI_API_KEY")
+        find_first_model(server.url, "OPENAI_API_KEY")
     assert said in str(refused.value)
     assert unsaid not in str(refused.value)
 

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 
 import bitbench
-from bitbench.cli.json_answers import answer_schema
-from bitbench.machine.workplace import default_home
+from bitbench.cli.json_answers import make_answer_schema
+from bitbench.machine.workplace import get_default_home
 from bitbench.ports import Endpoint
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
@@ -67,7 +67,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
         done = load_all(null, tmp_path / "out", *asked, trials=4)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
-    summary = StudyReport(folder, default_home()).summary
+    summary = StudyReport(folder, get_default_home()).summary
     known = {point.point.workload: point for point in summary.points}
     assert set(known) == {"c-1", "c-2"}
     counted = [trial for trial in folder.trials() if trial.counts]
@@ -96,7 +96,7 @@ def test_what_a_busy_machine_rejected_is_measured_by_the_same_command(
         update={"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"}
     )
     (tmp_path / "out" / "trials.jsonl").write_text("")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         rejected = [writer.append_trial(late, None) for _ in range(CLIENT_BOUND_REPEATS + 1)]
     again = load(null, tmp_path, *asked)
     assert len(folder.trials()) > len(rejected), again.stdout + again.stderr
@@ -269,7 +269,7 @@ def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(tmp_path:
     with running({**STEADY, "capacity": 4}, tmp_path) as null:
         done = load_all(null, tmp_path / "out", *asked, "--json", *SHORT_ANSWER, trials=6)
     answer = json.loads(done.stdout)
-    jsonschema.validate(answer, answer_schema("load"))
+    jsonschema.validate(answer, make_answer_schema("load"))
     verdicts = {
         point["point"]["workload"]: point["objectives"][0]["verdict"]
         for point in answer["answer"]["points"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
-from bitbench.machine.workplace import Workplace, default_home
-from bitbench.planning.plan import estimator_of, plan_study
+from bitbench.machine.workplace import Workplace, get_default_home
+from bitbench.planning.plan import make_estimator, plan_study
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import StudyReport
@@ -26,13 +26,13 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def summary(tour: StudyFolder) -> StudySummary:
-    return StudyReport(tour, default_home()).summary
+    return StudyReport(tour, get_default_home()).summary
 
 
 def test_it_is_planned_for_less_than_half_of_half_a_minute() -> None:
     """A busy machine repeats trials, and everything between them takes longer."""
     at = Workplace()
-    _, most_s = estimator_of(plan_study(TOUR, at), at).range_s()
+    _, most_s = make_estimator(plan_study(TOUR, at), at).estimate_range_s()
     assert most_s < 15
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.trial import metrics_of_trial
+from bitbench.analysis.trial import compute_trial_metrics
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import TrialRecord
@@ -68,7 +68,7 @@ def test_what_was_planned_was_sent(folder: StudyFolder) -> None:
         == one["input_tokens"].to_pylist()
         == other["input_tokens"].to_pylist()
     )
-    metrics = metrics_of_trial(RequestSums.of(one))
+    metrics = compute_trial_metrics(RequestSums.of(one))
     assert metrics.offered_rate == pytest.approx(40, rel=0.5)
     assert metrics.achieved_rate == pytest.approx(
         metrics.offered_rate, rel=0.2

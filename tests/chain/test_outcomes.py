@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import StudyReport
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def report(folder: StudyFolder) -> str:
-    return StudyReport(folder, default_home()).write().read_text()
+    return StudyReport(folder, get_default_home()).write().read_text()
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def spoil(folder: StudyFolder) -> list[TrialRecord]:
     """As if the machine had been busy whenever `b` was measured: what is recorded then."""
     made = folder.trials()
     (folder.path / "trials.jsonl").write_text("")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         for trial in made:
             if trial.point.config.engine == "a" or trial.kind == "warmup":
                 writer.append_trial(trial, None)

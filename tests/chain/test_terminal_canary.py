@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.reports.formats import formats
-from bitbench.util.text import visible
+from bitbench.reports.formats import list_formats
+from bitbench.util.text import escape_hidden
 from tests.chain.hostile_place import CANARY, PIECES, WORD, WRONG, hostile_server, write_place
 from tests.pseudo_terminal import Shown, on_terminal
 
@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "run: budget": ("run", "good.yaml", "--budget", CANARY),
     "init": ("init", f"new {NAMED}.yaml"),
     "report": ("report", "records"),
-    **{f"report: {form}": ("report", "records", "--format", form) for form in formats()},
+    **{f"report: {form}": ("report", "records", "--format", form) for form in list_formats()},
     "report: unknown format": ("report", "records", "--format", CANARY),
     "report: missing": ("report", NAMED),
     "report: markdown-kernels": ("report", "kernels", "--format", "markdown-kernels"),
@@ -86,7 +86,7 @@ def assert_harmless(output: bytes) -> None:
     for piece in PIECES:
         assert f"{piece}{WORD}".encode() not in output
     text = OURS.sub("", output.decode())
-    assert visible(text) == text
+    assert escape_hidden(text) == text
 
 
 @pytest.mark.parametrize("command", COMMANDS)

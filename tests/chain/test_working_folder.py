@@ -16,7 +16,7 @@ import typer
 
 import bitbench
 from bitbench.cli.app import app
-from bitbench.planning.readiness import known_environments
+from bitbench.planning.readiness import collect_environments
 from tests.features.interop.test_import_tools import DATA
 from tests.length import by_length
 from tests.support.null_instance import running
@@ -159,7 +159,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         "huggingface_hub": "",
         "llmcompressor": "",
     }
-    for name in known_environments():
+    for name in collect_environments():
         python = stand_in_python(home / "envs" / name, **packages)
         real = python.rename(python.with_name("python-real"))
         python.write_text(PYTHON.format(log=started, python=real))

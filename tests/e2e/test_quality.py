@@ -9,7 +9,7 @@ import pytest
 from bitbench.analysis.quality import KL, PERPLEXITY, RISE, TOP1
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.engines.environments import environment_python
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import Condition
 from bitbench.records.trial import Outcome
@@ -34,7 +34,7 @@ print(sum(losses) / len(losses))
 
 @pytest.fixture(scope="module")
 def summary(recipes_study: StudyFolder) -> StudySummary:
-    return StudyReport(recipes_study, default_home()).summary
+    return StudyReport(recipes_study, get_default_home()).summary
 
 
 def quality(summary: StudySummary, name: str) -> ConfigQuality:
@@ -45,7 +45,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     recipes_study: StudyFolder, summary: StudySummary
 ) -> None:
     """In the type that both computed in, which depends on the processor."""
-    home, lock = default_home(), recipes_study.lock()
+    home, lock = get_default_home(), recipes_study.lock()
     assert lock is not None
     (dtype,) = {
         lock.plan.chosen_dtypes.get(one, "bfloat16")
@@ -67,7 +67,9 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
 def test_quality_is_measured_once_for_each_config_also_where_speed_is_refused(
     recipes_study: StudyFolder,
 ) -> None:
-    records = [record for record in recipes_study.quality_records() if record.outcome is Outcome.OK]
+    records = [
+        record for record in recipes_study.read_quality_records() if record.outcome is Outcome.OK
+    ]
     names = [record.config.name for record in records if record.condition is Condition.ALONE]
     assert len(names) == len(set(names))
     again = {record.config.name for record in records if record.condition is Condition.RESTARTED}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.quantize import variants
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import KernelChoice, KernelPath, Outcome
@@ -50,7 +50,7 @@ def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> N
 
 
 def test_what_was_made_is_what_the_recipe_says(folder: StudyFolder) -> None:
-    made = variants.get_variant("smollm2-135m--w8a8-rtn--", default_home())
+    made = variants.get_variant("smollm2-135m--w8a8-rtn--", get_default_home())
     manifest = made.manifest
     assert manifest.bits_per_weight.linear_layers == pytest.approx(8.0, abs=0.06)
     assert manifest.calibration is None

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.trial import metrics_of_trial
-from bitbench.machine.workplace import default_home
+from bitbench.analysis.trial import compute_trial_metrics
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Outcome, TrialRecord
@@ -44,7 +44,7 @@ def trials(folder: StudyFolder) -> list[TrialRecord]:
 
 @pytest.fixture(scope="module")
 def summary(folder: StudyFolder) -> StudySummary:
-    return StudyReport(folder, default_home()).summary
+    return StudyReport(folder, get_default_home()).summary
 
 
 def test_every_point_has_at_least_two_instances_and_two_trials_in_each(
@@ -101,7 +101,7 @@ def test_metrics_can_be_recomputed_from_the_rows(
     folder: StudyFolder, trials: list[TrialRecord]
 ) -> None:
     for trial in trials:
-        assert metrics_of_trial(RequestSums.of(folder.requests_of(trial))) == trial.metrics
+        assert compute_trial_metrics(RequestSums.of(folder.requests_of(trial))) == trial.metrics
 
 
 def test_throughput_by_hand(folder: StudyFolder, trials: list[TrialRecord]) -> None:
@@ -156,7 +156,7 @@ def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:
 def test_the_report_holds_the_figures_of_the_records(
     folder: StudyFolder, summary: StudySummary
 ) -> None:
-    text = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
+    text = StudyReport(folder, get_default_home()).write().read_text(encoding="utf-8")
     for point in summary.points:
         assert point.point.config.name in text
     numbers = re.findall(r"\d+\.\d+", text)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bitbench.engines.environments import environment_python
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.ports import Instance
 from bitbench.quality.measure import Asker
 from bitbench.records.trial import InstanceFacts
@@ -33,7 +33,7 @@ print(json.dumps([known[:, 0].tolist(), said.tolist()]))
 def python_or_skip(engine: str, why: str) -> Path:
     """Of its environment; `why` CI does without it."""
     try:
-        return environment_python(engine, default_home())
+        return environment_python(engine, get_default_home())
     except EngineEnvironmentError as error:
         pytest.skip(f"{why}: {error}")
 
@@ -45,7 +45,7 @@ def window(length: int) -> list[int]:
 
 def said_by_transformers(ids: list[int], answer_tokens: int) -> tuple[list[float], list[int]]:
     """In float32: the log-probability of each token but the first, and the greedy answer to the first PROMPT tokens."""
-    home = default_home()
+    home = get_default_home()
     done = subprocess.run(
         [environment_python("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          json.dumps([ids, ids[:PROMPT], answer_tokens])],

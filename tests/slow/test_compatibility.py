@@ -17,13 +17,13 @@ import pytest
 
 from bitbench.engines import registry
 from bitbench.engines.environments import environment_python, versions
-from bitbench.machine.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, get_default_home
 from bitbench.models import library
 from bitbench.planning.compatibility import look_up_compatibility
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.backends import maker_of
+from bitbench.quantize.backends import find_maker
 from bitbench.records.trial import Outcome
 from bitbench.study.plan import Support
 from bitbench.study.recipe import Backend, Recipe
@@ -64,7 +64,7 @@ class Reality:
 
 def cases() -> Iterator[tuple[str, str]]:
     """Recipe and engine, without those that an engine makes itself while it loads: the others never see them."""
-    home = default_home()
+    home = get_default_home()
     for name, engine in registry.engines().items():
         if not engine.needs_model:
             continue
@@ -73,7 +73,7 @@ def cases() -> Iterator[tuple[str, str]]:
                 environment_python(engine.environment, home)
         except EngineEnvironmentError:
             continue
-        for recipe in catalog.built_in_recipes():
+        for recipe in catalog.list_built_in_recipes():
             if (recipe.at_load is None or recipe.at_load.engine == name) and not is_for_gpus(
                 recipe
             ):
@@ -87,7 +87,7 @@ def is_for_gpus(recipe: Recipe) -> bool:
 
 @pytest.fixture(scope="module")
 def question() -> list[int]:
-    home = default_home()
+    home = get_default_home()
     model = library.resolve(MODEL, home)
     command = [environment_python("transformers", home), "-I", "-c", TOKENIZE, model.path, QUESTION]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
@@ -140,13 +140,13 @@ def should_know_the_answer(recipe: Recipe) -> bool:
 
 
 def made(recipe: Recipe) -> Variant:
-    home = default_home()
+    home = get_default_home()
     store = VariantStore(home, Path())
     variant = store.variant(MODEL, recipe.name)
     if variant.path is not None:
         return variant
     found = library.resolve(MODEL, home)
-    environment = maker_of(recipe).environment
+    environment = find_maker(recipe).environment
     wanted = variants.request_variant(
         variants.SourceModel(found.name, found.path, found.content_hash),
         recipe,
@@ -176,7 +176,7 @@ def try_it(
             },
         ),
         variant=variant,
-        python=environment_python(engine.environment, default_home())
+        python=environment_python(engine.environment, get_default_home())
         if engine.environment
         else None,
         log_file=log_file,

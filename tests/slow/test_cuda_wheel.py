@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from bitbench.engines.environments import environment_python, make_environment
-from bitbench.engines.kernels import toolkit_variables
+from bitbench.engines.kernels import make_toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.study.hardware import Capability
-from bitbench.util.child_processes import tool_child_variables
+from bitbench.util.child_processes import collect_tool_variables
 from tests.support.cuda_selection import disagreement, questions
 from tests.unit.test_vllm_engine import launch
 
@@ -70,7 +70,7 @@ BY_CAPABILITY = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The wheel's interpreter; made once and kept, as its lock is what decides."""
-    home = default_home() / "cuda-wheel"
+    home = get_default_home() / "cuda-wheel"
     wanted = VllmEngine.own_environment
     assert wanted is not None
     make_environment(wanted, home, device="cuda")
@@ -101,9 +101,9 @@ def ask(
     python: Path, stand_in: Path, device: Device, answer: Path, *arguments: str
 ) -> Mapping[str, Any]:
     """In a process of its own for each device: vLLM asks for it once."""
-    variables = tool_child_variables(
+    variables = collect_tool_variables(
         {
-            **toolkit_variables(python),
+            **make_toolkit_variables(python),
             "LD_LIBRARY_PATH": str(stand_in),
             "FAKE_GPU": device.variable,
             "HF_HUB_OFFLINE": "1",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
 from tests.support.hub_server import Repository, hub_server
@@ -54,7 +54,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_study_with_a_hub_id_and_the_checkpoints_of_others(tmp_path: Path) -> None:
-    home, recipes = default_home(), ("w8a8-rtn", "gguf-q8_0")
+    home, recipes = get_default_home(), ("w8a8-rtn", "gguf-q8_0")
     for recipe in recipes:
         bitbench("quantize", "smollm2-135m", "--recipe", recipe, cwd=tmp_path)
     made = {
@@ -90,7 +90,7 @@ def test_a_study_with_a_hub_id_and_the_checkpoints_of_others(tmp_path: Path) -> 
         "Small-135M/gguf-q8_0 @ llamacpp": Outcome.OK,
     }
     assert {variant.commit for variant in folder.read().plan.variants} == set(COMMITS.values())
-    scored = {record.config.name: record.outcome for record in folder.quality_records()}
+    scored = {record.config.name: record.outcome for record in folder.read_quality_records()}
     assert scored == outcomes
     report = (folder.report / "report.md").read_text(encoding="utf-8")
     assert "w8a8 @ vllm" in report

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from tests.big_study import big_study
 
 POINTS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 points × 20 trials × 2,500 rows
@@ -33,7 +33,7 @@ def test_ten_million_request_rows(tmp_path: Path) -> None:
         tmp_path / "big", configs=POINTS[0], workloads=POINTS[1], trials=TRIALS, rows_per_trial=ROWS
     )
     assert sum(trial.requests for trial in folder.trials()) == 10_000_000
-    home = default_home()
+    home = get_default_home()
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder.path), str(home)],
         capture_output=True,

@@ -21,8 +21,8 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.machine.workplace import default_home
-from bitbench.models.folder import word_token_ids
+from bitbench.machine.workplace import get_default_home
+from bitbench.models.folder import read_word_token_ids
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
 from bitbench.quantize import variants
@@ -141,7 +141,7 @@ class Served:
 @pytest.fixture(scope="module", params=BITS_PER_WEIGHT)
 def variant(request: pytest.FixtureRequest) -> Variant:
     bitbench("quantize", "smollm2-135m", "--recipe", f"gguf-{request.param}")
-    return VariantStore(default_home(), Path()).variant("smollm2-135m", f"gguf-{request.param}")
+    return VariantStore(get_default_home(), Path()).variant("smollm2-135m", f"gguf-{request.param}")
 
 
 @pytest.fixture(scope="module")
@@ -174,13 +174,15 @@ def is_running(pid: int) -> bool:
 
 def _environment() -> Path | None:
     environment = LlamaCppEngine().environment
-    return environment_python(environment, default_home()) if environment else None
+    return environment_python(environment, get_default_home()) if environment else None
 
 
 def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     facts = served.variant.facts
     assert facts.vocabulary_size
-    words = word_token_ids(VariantStore(default_home(), Path()).model_folder(served.variant.model))
+    words = read_word_token_ids(
+        VariantStore(get_default_home(), Path()).model_folder(served.variant.model)
+    )
     assert words
     workload = Workload(
         name="streams",
@@ -262,7 +264,7 @@ def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(QUALITY_STUDY)
     bitbench("run", "study.yaml", "--into", "out", cwd=tmp_path)
     folder = StudyFolder.existing(tmp_path / "out")
-    (found,) = StudyReport(folder, default_home()).summary.quality
+    (found,) = StudyReport(folder, get_default_home()).summary.quality
     assert found.tokens == 16 * 255
     assert found.estimates["perplexity"].value == pytest.approx(
         math.exp(-plain_logprobs(folder).mean()), rel=AGREES
@@ -271,7 +273,7 @@ def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_is_stored(variant: Variant) -> None:
     name = variant.recipe.removeprefix("gguf-")
-    manifest = variants.get_variant(f"smollm2-135m--gguf-{name}--", default_home()).manifest
+    manifest = variants.get_variant(f"smollm2-135m--gguf-{name}--", get_default_home()).manifest
     bits = manifest.bits_per_weight.linear_layers
     least, most = BITS_PER_WEIGHT[name]
     assert bits is not None

@@ -20,7 +20,7 @@ import pytest
 import uvloop
 
 from bitbench.loadgen.client import WHOLE, run_client_part
-from bitbench.loadgen.verdict import load_verdict, moved_metrics
+from bitbench.loadgen.verdict import list_moved_metrics, load_verdict
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.request_rows import RequestRows
@@ -214,7 +214,7 @@ def assert_true_or_client_bound(
     marked."""
     failure = load_verdict(RequestSums.of(table), workload, health)
     assert failure is None or failure.outcome is Outcome.CLIENT_BOUND
-    moved = moved_metrics(RequestSums.of(table), workload, health).keys()
+    moved = list_moved_metrics(RequestSums.of(table), workload, health).keys()
     ttft = times(table, "first_token_s") - times(table, "planned_s")
     tpot = (times(table, "last_token_s") - times(table, "first_token_s")) / 39
     if "ttft" not in moved:

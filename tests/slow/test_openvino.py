@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.engines.openvino import OpenvinoEngine
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.models import library
 from bitbench.planning.variants import VariantStore, make_ordered_variant, order_variant
 from bitbench.ports import Endpoint, Instance, Launch, Load
 from bitbench.quality.logprobs import InstanceConnection
-from bitbench.quality.measure import Asker, instance_asker
+from bitbench.quality.measure import Asker, make_asker
 from bitbench.quantize import catalog
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
@@ -52,7 +52,7 @@ def python() -> Path:
 
 
 def made(recipe: str) -> Variant:
-    home = default_home()
+    home = get_default_home()
     wanted = catalog.find_recipe(recipe)
     make_ordered_variant(order_variant(library.resolve(MODEL, home), wanted, home), home)
     return VariantStore(home, Path()).variant(MODEL, recipe)
@@ -89,7 +89,7 @@ def endpoint(instance: Instance) -> Endpoint:
 @pytest.fixture
 def asker(endpoint: Endpoint) -> Iterator[Asker]:
     with InstanceConnection(endpoint, 300.0) as connection:
-        yield instance_asker(Scoring.PROMPT_LOGPROBS, connection)
+        yield make_asker(Scoring.PROMPT_LOGPROBS, connection)
 
 
 def test_numbers_are_those_of_transformers_or_near_them(asker: Asker, recipe: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.host import host_processor_level
+from bitbench.machine.host import find_processor_level
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
 from bitbench.study.hardware import Level
@@ -25,7 +25,7 @@ ALLOWED = 0.05  # between the sum of the groups and the step that the client mea
 
 
 HAS_AMX = (
-    host_processor_level() is Level.AMX
+    find_processor_level() is Level.AMX
 )  # vLLM has kernels of its own for it; those for others are from its source
 
 

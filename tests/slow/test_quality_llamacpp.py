@@ -12,11 +12,11 @@ import pytest
 from bitbench.analysis.results.summary import ConfigQuality
 from bitbench.engines.environments import environment_python
 from bitbench.engines.llamacpp import LlamaCppEngine
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Launch, Load
 from bitbench.quality.logprobs import InstanceConnection
-from bitbench.quality.measure import instance_asker, score_windows
+from bitbench.quality.measure import make_asker, score_windows
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.reports.write import StudyReport
@@ -58,7 +58,7 @@ def python() -> Path | None:
     """Of llama.cpp's environment; None where its server is on the PATH."""
     environment = LlamaCppEngine().environment
     try:
-        return environment_python(environment, default_home()) if environment else None
+        return environment_python(environment, get_default_home()) if environment else None
     except EngineEnvironmentError as error:
         pytest.skip(f"llama.cpp takes longer to compile than CI should: {error}")
 
@@ -74,20 +74,22 @@ def study(python: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Stud
 
 
 def record(study: StudyFolder, recipe: str) -> QualityRecord:
-    return next(one for one in study.quality_records() if one.config.variant == f"{MODEL}/{recipe}")
+    return next(
+        one for one in study.read_quality_records() if one.config.variant == f"{MODEL}/{recipe}"
+    )
 
 
 def quality(study: StudyFolder, recipe: str) -> ConfigQuality:
     return next(
         one
-        for one in StudyReport(study, default_home()).summary.quality
+        for one in StudyReport(study, get_default_home()).summary.quality
         if one.config.variant == f"{MODEL}/{recipe}"
     )
 
 
 def plain_logprobs(study: StudyFolder) -> "np.typing.NDArray[np.float64]":
     """Of every scored token, in the order of the rows."""
-    home = default_home()
+    home = get_default_home()
     done = subprocess.run(
         [environment_python("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          study.quality / f"windows-{MODEL}.json"],
@@ -115,13 +117,13 @@ def test_another_start_gives_the_same_numbers_whatever_ran_before(
     """That of the study has two slots and answered a workload first."""
     material = study.material(MODEL)
     assert material is not None
-    variant = VariantStore(default_home(), Path()).variant(MODEL, "gguf-bf16")
+    variant = VariantStore(get_default_home(), Path()).variant(MODEL, "gguf-bf16")
     setup = EngineSetup(name="llamacpp", engine="llamacpp", args=dict(ARGS))
     launch = Launch(setup, variant, python, tmp_path / "log", loads=(Load(1, TOKENS + 1),), seed=0)
     instance = LlamaCppEngine().start(launch)
     try:
         with InstanceConnection(instance.wait_ready(120.0), 60.0) as connection:
-            asker = instance_asker(Scoring.NEXT_TOKEN, connection)
+            asker = make_asker(Scoring.NEXT_TOKEN, connection)
             again = score_windows(asker, material.windows[:1], TOP, lambda _: None)
     finally:
         instance.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from tests.e2e.conftest import WINDOWS
@@ -41,7 +41,7 @@ def measured(engine: str, place: Path) -> StudyFolder:
 
 
 def assert_fewer_bits_diverge_more(engine: str, folder: StudyFolder) -> None:
-    summary = StudyReport(folder, default_home()).summary
+    summary = StudyReport(folder, get_default_home()).summary
     eight = assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
     four = assert_diverges_much(summary, f"w4a16-rtn @ {engine}", f"bf16 @ {engine}")
     assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value

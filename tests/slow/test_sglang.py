@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from bitbench.engines.sglang import SglangEngine
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
-from bitbench.quality.measure import Asker, instance_asker
+from bitbench.quality.measure import Asker, make_asker
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
@@ -59,7 +59,7 @@ def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def instance(python: Path, log_file: Path) -> Iterator[Instance]:
-    variant = VariantStore(default_home(), Path()).variant(MODEL, "bf16")
+    variant = VariantStore(get_default_home(), Path()).variant(MODEL, "bf16")
     running = start(python, variant, log_file, dtype="float32")
     yield running
     running.stop()
@@ -73,7 +73,7 @@ def endpoint(instance: Instance) -> Endpoint:
 @pytest.fixture
 def asker(endpoint: Endpoint) -> Iterator[Asker]:
     with InstanceConnection(endpoint, 300.0) as connection:
-        yield instance_asker(Scoring.INPUT_LOGPROBS, connection)
+        yield make_asker(Scoring.INPUT_LOGPROBS, connection)
 
 
 def test_numbers_and_answers_are_those_of_transformers(asker: Asker) -> None:
@@ -119,7 +119,7 @@ def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(
     python: Path, tmp_path: Path
 ) -> None:
     """Whatever its weights are: SGLang asks for a GPU when it reads the configuration."""
-    home = default_home()
+    home = get_default_home()
     model = tmp_path / "w8a8"
     model.mkdir()
     for file in (home / "models" / MODEL).iterdir():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.environments import environment_python
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import EngineEnvironmentError
 
@@ -45,7 +45,7 @@ def on_llamacpp(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 def measured(place: Path, engine: str, recipe: str) -> StudyFolder:
     try:
         for needed in ("lmeval", engine):
-            environment_python(needed, default_home())
+            environment_python(needed, get_default_home())
     except EngineEnvironmentError as error:
         pytest.skip(str(error))
     (place / "written.yaml").write_text(WRITTEN)
@@ -69,7 +69,7 @@ def measured(place: Path, engine: str, recipe: str) -> StudyFolder:
 
 
 def test_likelihoods_and_texts_are_scored_with_their_standard_errors(folder: StudyFolder) -> None:
-    (record,) = folder.quality_records()
+    (record,) = folder.read_quality_records()
     results = {(one.task, one.metric): one for one in record.tasks}
     capitals = results["capitals", "acc,none"]
     assert capitals.samples == 24
@@ -81,7 +81,7 @@ def test_likelihoods_and_texts_are_scored_with_their_standard_errors(folder: Stu
 
 
 def test_a_task_that_fails_leaves_the_others_alone(folder: StudyFolder) -> None:
-    (record,) = folder.quality_records()
+    (record,) = folder.read_quality_records()
     (failure,) = record.task_failures
     assert failure.task == "no_such_task"
     assert "no_such_task" in failure.cause
@@ -91,7 +91,7 @@ def test_a_task_that_fails_leaves_the_others_alone(folder: StudyFolder) -> None:
 def test_llama_cpp_runs_tasks_that_write_and_refuses_those_that_compare_likelihoods(
     on_llamacpp: StudyFolder,
 ) -> None:
-    (record,) = on_llamacpp.quality_records()
+    (record,) = on_llamacpp.read_quality_records()
     assert {one.task for one in record.tasks} == {"written"}
     causes = {Path(failure.task).name: failure.cause for failure in record.task_failures}
     assert set(causes) == {"capitals.yaml", "no_such_task"}

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from bitbench.machine.gpus import Gpu, installed_gpus
+from bitbench.machine.gpus import Gpu, list_installed_gpus
 
 SUCCESS, NOT_SUPPORTED, TOO_SMALL, LOST = 0, 3, 7, 15
 NOT_AVAILABLE = 2**64 - 1
@@ -134,4 +134,4 @@ def nvml_put_back() -> Iterator[None]:
 def fake_gpus(*gpus: FakeGpu) -> list[Gpu]:
     """What bitbench sees of these."""
     FakeNvml(list(gpus))
-    return installed_gpus()
+    return list_installed_gpus()

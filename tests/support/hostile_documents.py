@@ -7,7 +7,7 @@ from typing import TypeVar
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_in_terminal, render_whole_in_terminal
 from bitbench.study.base import Json, Record
@@ -57,7 +57,7 @@ def made_hostile(record: R, name: str) -> R:
 
 
 def assert_every_form_is_harmless(document: Document) -> None:
-    text = markdown(document)
+    text = render_markdown(document)
     rendered = str(MarkdownIt("commonmark").enable("table").render(text))
     harmless(Elements(rendered.replace('<img src="figures/', '<span title="figures/')), scripts=0)
     assert rendered.count("<h2>") == len(document.sections)  # no heading was opened or swallowed

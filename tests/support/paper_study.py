@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from bitbench.engines.null import NullEngine
-from bitbench.engines.registry import registered_engines_of
+from bitbench.engines.registry import load_study_engines
 from bitbench.planning.estimate import Estimator
 from bitbench.records.trial import TrialRecord
 from bitbench.running.block_planner import BlockPlanner
@@ -80,7 +80,7 @@ class PaperStudy:
         tasks: Iterable[BlockTask] = (),
     ) -> None:
         """`tasks`: what an earlier call decided."""
-        engines = registered_engines_of(plan.study)
+        engines = load_study_engines(plan.study)
         own = Residence(plan, engines, available_bytes=available_bytes, on_device=False)
         self.plan = plan
         self.residence = residence or own
@@ -124,7 +124,7 @@ class PaperStudy:
             if block == len(self.tasks):
                 task = self.planner.decide(block)
                 if task is None:
-                    return self.progress.next_quality()
+                    return self.progress.find_next_quality()
                 self._begin(task)
             group = self.progress.next_group(block, self.residence)  # type: ignore[arg-type]
             if group is not None:

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.rate_search import RateTrial, next_rate, rate_search_answer
+from bitbench.analysis.rate_search import RateTrial, find_next_rate, summarize_rate_search
 from bitbench.analysis.results.summary import RateAnswer
-from bitbench.endpoint.load_study import LoadOptions, load_study_search_limits
+from bitbench.endpoint.load_study import LoadOptions, make_load_study_search_limits
 from bitbench.records.request_sums import RequestSums
 from bitbench.study.objective import Objective, RateTrialKind
-from bitbench.study.study_file import checked_objectives
+from bitbench.study.study_file import parse_objectives
 from tests.support.synthetic import SCHEMA
 
 TOKENS = 8
@@ -129,7 +129,7 @@ class SimulatedServer:
 @cache
 def true_rate(server: SimulatedServer, slo: str) -> float:
     """Return the highest rate at which an endless trial would meet an objective on the time to first token."""
-    (objective,) = checked_objectives(slo)
+    (objective,) = parse_objectives(slo)
     low, high = 0.1 * server.capacity / server.service_s, server.capacity / server.service_s
     if server.arrival == "constant":
         return high
@@ -161,14 +161,14 @@ class SimulatedSearch:
 def search_server(server: SimulatedServer, slo: str, seed: int) -> SimulatedSearch:
     """Return what `bitbench load --slo` finds, with its defaults."""
     rng = np.random.default_rng([seed, server.capacity])
-    objectives = checked_objectives(slo)
+    objectives = parse_objectives(slo)
     # The first rate is one client's, as a few requests show it: else all searches would try the same rates first.
     latency_s = server.service_s * float(np.exp(rng.uniform(-SPREAD_OF_START, SPREAD_OF_START)))
-    limits = load_study_search_limits(LoadOptions(objectives=objectives), latency_s)
+    limits = make_load_study_search_limits(LoadOptions(objectives=objectives), latency_s)
     trials: list[RateTrial] = []
     requests, seconds = 0, 0.0
-    while (wanted := next_rate(trials, limits)) is not None:
-        count = limits.trial_requests(wanted.rate, wanted.kind)
+    while (wanted := find_next_rate(trials, limits)) is not None:
+        count = limits.count_trial_requests(wanted.rate, wanted.kind)
         rows = server.serve(wanted.rate, count, rng)
         judged = judge_objectives(RequestSums.of(rows, objectives))
         assert judged is not None
@@ -179,7 +179,7 @@ def search_server(server: SimulatedServer, slo: str, seed: int) -> SimulatedSear
         )
         requests += count
         seconds += float(rows["end_s"].to_numpy().max())
-    return SimulatedSearch(rate_search_answer(trials, limits), len(trials), requests, seconds)
+    return SimulatedSearch(summarize_rate_search(trials, limits), len(trials), requests, seconds)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from bitbench.reports.document.model import (
     Strong,
     Table,
     TableCell,
-    plain_text,
+    format_plain_text,
 )
 
 FACTORS = {
@@ -107,7 +107,7 @@ def tables_of(document: Document) -> Iterator[tuple[str, Table]]:
     """With the title of their section; empty for the answer."""
     yield from (("", table) for table in _tables(document.answer))
     for section in document.sections:
-        yield from ((plain_text(section.title), table) for table in _tables(section.blocks))
+        yield from ((format_plain_text(section.title), table) for table in _tables(section.blocks))
 
 
 def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
@@ -126,7 +126,7 @@ def document_points(document: Document) -> dict[Key, list[TableCell]]:
             for column, point in zip(table.columns, row.cells, strict=True):
                 if numbers_of(point):
                     found.setdefault(
-                        (section, row_names(row), plain_text(column.title)), []
+                        (section, row_names(row), format_plain_text(column.title)), []
                     ).append(point)
     return found
 
@@ -152,7 +152,7 @@ def _first(point: TableCell) -> str:
         case None:
             return ""
         case _:
-            return plain_text(point)
+            return format_plain_text(point)
 
 
 # --- of what was written ---

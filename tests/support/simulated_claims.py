@@ -9,19 +9,19 @@ import numpy as np
 from bitbench.analysis.budget import (
     Design,
     VarianceComponents,
-    measured_variance_components,
+    choose_variance_components,
     plan_blocks,
 )
 from bitbench.analysis.claims import (
     FIRST_LOOK,
     Claims,
-    claim,
-    claim_looks,
-    configs_with_open_claims,
-    nothing_claimed,
-    spend,
+    divide_error,
+    list_interim_analyses,
+    list_undecided_configs,
+    make_undecided_claims,
+    update_claims,
 )
-from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, paired_ratios
+from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, collect_pair_tables
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
 from tests.support.machine_simulation import (
@@ -134,28 +134,26 @@ def sequential(
 
     def study(seed: int) -> Outcome:
         running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
-        claims = nothing_claimed(everyone, everyone[0])
+        claims = make_undecided_claims(everyone, everyone[0])
         blocks: list[Floats] = []
         ends: list[float] = []
         figures: LogSpeeds | None = None
-        while live := [
-            everyone.index(one) for one in configs_with_open_claims(claims, everyone[0])
-        ]:
+        while live := [everyone.index(one) for one in list_undecided_configs(claims, everyone[0])]:
             expected_s = first_start_s if len(blocks) < 2 else START_S
             start_s = START_S if blocks else first_start_s
             rounds = rounds_of_block(
                 [design_of(len(live), seconds) for seconds in (expected_s, start_s)],
                 [values.shape[1] for values in blocks],
                 budget_s - running.clock_s,
-                measured_variance_components({"workload": figures} if figures else {}),
+                choose_variance_components({"workload": figures} if figures else {}),
             )
             blocks.append(running.block(live, rounds, alternate=True, start_s=start_s))
             ends.append(float(running.clock_s))
             figures = figures_of(everyone, blocks)
-            made = claim_looks(ends, budget_s, ALPHA)
+            made = list_interim_analyses(ends, budget_s, ALPHA)
             table = _table(figures)
             if made:
-                claims = claim(table, everyone[0], made[-1].alpha, earlier=claims)
+                claims = update_claims(table, everyone[0], made[-1].alpha, earlier=claims)
             if made and made[-1].is_last:
                 break
         return Outcome(table, claims, dict(zip(everyone, speeds, strict=True)))
@@ -217,8 +215,10 @@ def several_workloads(
         )
         everyone = configs(count)
         figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
-        table = paired_ratios(figures, everyone[0])["0"]
-        return Outcome(table, claim(table, everyone[0], ALPHA), dict.fromkeys(everyone, 1.0))
+        table = collect_pair_tables(figures, everyone[0])["0"]
+        return Outcome(
+            table, update_claims(table, everyone[0], ALPHA), dict.fromkeys(everyone, 1.0)
+        )
 
     return study
 
@@ -265,13 +265,15 @@ def claims_by_blocks(machine: Machine, speeds: Sequence[float], studies: int) ->
             for blocks in ends
         }
         for planned, outcomes in found.items():
-            claims = nothing_claimed(figures.configs, figures.configs[0])
+            claims = make_undecided_claims(figures.configs, figures.configs[0])
             moments = (
                 (blocks, blocks / planned, blocks == planned)
                 for blocks in range(FIRST_LOOK, planned + 1)
             )
-            for look in spend(ALPHA, moments):
-                claims = claim(tables[look.blocks], figures.configs[0], look.alpha, earlier=claims)
+            for look in divide_error(ALPHA, moments):
+                claims = update_claims(
+                    tables[look.blocks], figures.configs[0], look.alpha, earlier=claims
+                )
             outcomes.append(Outcome(tables[planned], claims, truth))
     return {planned: _cell(outcomes) for planned, outcomes in found.items()}
 
@@ -310,7 +312,7 @@ def assert_equality_is_honest(machine: Machine, schedule: Schedule, studies: int
     ):
         tables = [fixed_plan(machine, speeds, schedule)(seed).table for seed in range(studies)]
         said = [
-            claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline
+            update_claims(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline
             for table in tables
         ]
         assert share(any(one in wrong for one in found.values()) for found in said) <= allowed(
@@ -369,9 +371,11 @@ def assert_power(entry: Power, studies: int) -> None:
 def _outcome(figures: LogSpeeds, speeds: Sequence[float]) -> Outcome:
     table = _table(figures)
     return Outcome(
-        table, claim(table, table.configs[0], ALPHA), dict(zip(table.configs, speeds, strict=True))
+        table,
+        update_claims(table, table.configs[0], ALPHA),
+        dict(zip(table.configs, speeds, strict=True)),
     )
 
 
 def _table(figures: LogSpeeds) -> PairTable:
-    return paired_ratios({"workload": figures}, figures.configs[0])["workload"]
+    return collect_pair_tables({"workload": figures}, figures.configs[0])["workload"]

@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from bitbench.analysis.pairs import Floats
-from bitbench.analysis.requests import percentile
+from bitbench.analysis.requests import estimate_percentile
 from bitbench.analysis.results.estimate import PercentileEstimate, Verdict, check_against_limit
 
 REQUEST_SD, TRIAL_SD, START_SD = 0.5, 0.08, 0.057  # of the logarithm
@@ -42,7 +42,7 @@ def requests(point: Point, rng: np.random.Generator) -> list[list[Floats]]:
 
 def estimates(point: Point, percent: float, studies: int) -> list[PercentileEstimate]:
     found = (
-        percentile(requests(point, np.random.default_rng(seed)), percent, CONFIDENCE)
+        estimate_percentile(requests(point, np.random.default_rng(seed)), percent, CONFIDENCE)
         for seed in range(studies)
     )
     return [one for one in found if one is not None]

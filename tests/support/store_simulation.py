@@ -74,7 +74,7 @@ class SimulatedStore:
         self.instance_ids: set[str] = set()
         self.counts: Counter[tuple[Point, int, Outcome]] = Counter()
         self.clock = 0
-        with self.folder.writing() as writer:
+        with self.folder.open_writer() as writer:
             writer.write_study("name: made-up\n")
             writer.write_lock(make_lock(self.plan))
         self._open()
@@ -138,7 +138,7 @@ class SimulatedStore:
 
     def _open(self) -> None:
         """A new process: all that it knows are the records."""
-        self.writer: Writer = self.folder.writing().__enter__()
+        self.writer: Writer = self.folder.open_writer().__enter__()
         self._check_records()
         self.study = PaperStudy(self.plan, available_bytes=2**40)
         for record in (*self.ended, *self.started):
@@ -167,7 +167,7 @@ class SimulatedStore:
             if left := [
                 point
                 for point in points
-                if self.study.progress.wants_trial(point, self.group.block)
+                if self.study.progress.is_trial_due(point, self.group.block)
             ]:
                 return left
             self.group = None
@@ -176,7 +176,7 @@ class SimulatedStore:
     def _draft(self, point: Point, outcome: Outcome) -> TrialRecord:
         assert self.group is not None
         self.clock += 1
-        index = len(self.study.progress.trials_of(point, self.group.block))
+        index = len(self.study.progress.get_trials(point, self.group.block))
         metrics = (
             TrialMetrics(output_throughput=100.0 + self.clock % 7)
             if outcome is Outcome.OK
@@ -222,7 +222,7 @@ def computed_once() -> Iterator[None]:
     read_lines, parse, standing = (
         records.read_lines,
         records.parse_record,
-        ranking.sequential_standing,
+        ranking.make_sequential_analysis,
     )
     read_table, write_table = pq.read_table, pq.write_table
 
@@ -263,7 +263,7 @@ def computed_once() -> Iterator[None]:
     with (
         patch("bitbench.records.folder.read_lines", read_lines_once),
         patch.object(records, "parse_record", parse_once),
-        patch.object(ranking, "sequential_standing", standing_once),
+        patch.object(ranking, "make_sequential_analysis", standing_once),
         patch.object(pq, "read_table", read_table_once),
         patch.object(pq, "write_table", write_table_once),
     ):

@@ -1,11 +1,11 @@
 """An answer of a server, read at once."""
 
-from bitbench.loadgen.answer import StreamedAnswer, answer_steps
+from bitbench.loadgen.answer import StreamedAnswer, decode_answer
 from bitbench.util.http.response import ResponseReader
 
 
 def read_answer(response: ResponseReader, key: str) -> StreamedAnswer:
-    steps = answer_steps(response, key)
+    steps = decode_answer(response, key)
     while True:
         try:
             next(steps)

@@ -36,7 +36,7 @@ WRITERS = {"demo": _write_demo, "sweep": _write_sweep, "quality": _write_quality
 
 def write_folder(kind: str, path: Path) -> StudyFolder:
     folder = StudyFolder(path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         WRITERS[kind](writer)
         writer.write_study(f"name: {kind}\n")
     return folder

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from bitbench.analysis import summarize as summarizing
-from bitbench.analysis.precision import enough_instances
+from bitbench.analysis.precision import has_enough_instances
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.ports import LoadResult
 from bitbench.records.folder import StudyRecords
@@ -182,7 +182,7 @@ def measured_trials(
     """Starts until the figure is known to the precision asked for, with log-normal noise at both levels."""
     records: list[TrialRecord] = []
     groups: list[list[float]] = []
-    while not enough_instances(groups, measure):
+    while not has_enough_instances(groups, measure):
         of_instance = speed * float(np.exp(between * rng.normal()))
         values = [
             of_instance * float(np.exp(within * rng.normal())) for _ in range(measure.trials.min)

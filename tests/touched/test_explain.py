@@ -6,10 +6,10 @@ import pytest
 
 from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.types import Cause
-from bitbench.features.explain.words import explanation_document
-from bitbench.machine.workplace import default_home
+from bitbench.features.explain.words import build_explanation_document
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.trial import KernelPath
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from tests.busy_machine import run_study
 
 pytestmark = pytest.mark.timeout(1800)  # seconds
@@ -31,7 +31,7 @@ def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> Non
     (tmp_path / "why.yaml").write_text(STUDY, encoding="utf-8")
     folder = run_study(tmp_path, "why.yaml", timeout_s=1500)
     found = explain_variant(
-        folder, default_home(), variant="torchao-int8wo", workload=None, against=None
+        folder, get_default_home(), variant="torchao-int8wo", workload=None, against=None
     )
     assert found.own.path is KernelPath.DEQUANTIZED
     decode = next(one for one in found.phases if one.phase.value == "decode")
@@ -42,7 +42,7 @@ def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> Non
     assert largest.own_s is not None
     assert largest.baseline_s is not None
     assert largest.own_s > 2 * largest.baseline_s
-    page = markdown(explanation_document(found))
+    page = render_markdown(build_explanation_document(found))
     assert "its kernel expands the weights to dense ones before each product" in page
     if found.roof is None:  # only a busy machine has an excuse
         assert "not measured: other work keeps" in page

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.divergence import divergence, quality_scores
-from bitbench.machine.workplace import default_home
+from bitbench.analysis.divergence import divergence, make_scores
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.reports.write import StudyReport
@@ -40,7 +40,7 @@ def damaged(whole: StudyFolder, tmp_path_factory: pytest.TempPathFactory) -> Stu
     """W8A8 with doubled scales in one layer; all else is as in the other study."""
     del whole  # it has made the variant
     place = tmp_path_factory.mktemp("damaged")
-    home, there = place / "home", default_home()
+    home, there = place / "home", get_default_home()
     (home / "variants").mkdir(parents=True)
     for name in ("envs", "models"):
         (home / name).symlink_to(there / name)
@@ -87,7 +87,7 @@ def double_scales(weights: Path, layer: str) -> None:
 
 def record(folder: StudyFolder, name: str) -> QualityRecord:
     return next(
-        found for found in folder.quality_records() if found.config.name == f"{MODEL}/{name}"
+        found for found in folder.read_quality_records() if found.config.name == f"{MODEL}/{name}"
     )
 
 
@@ -100,13 +100,13 @@ def test_a_variant_has_no_divergence_from_itself_in_another_start(
 ) -> None:
     here, there = (record(folder, "bf16 @ transformers") for folder in (whole, damaged))
     assert here.corpus == there.corpus
-    first, second = quality_scores(whole.scores_of(here)), quality_scores(damaged.scores_of(there))
+    first, second = make_scores(whole.scores_of(here)), make_scores(damaged.scores_of(there))
     assert divergence(first, second).max() == 0.0
     assert (first.logprob == second.logprob).all()
 
 
 def test_a_damaged_layer_is_flagged(damaged: StudyFolder) -> None:
-    found = quality(StudyReport(damaged, default_home()).summary, "w8a8-rtn @ transformers")
+    found = quality(StudyReport(damaged, get_default_home()).summary, "w8a8-rtn @ transformers")
     assert found.flagged
     assert "beyond the limit" in (found.reason or "")
     assert "flagged" in quality_section(damaged)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
-from bitbench.features.kernels.words import kernel_document
-from bitbench.features.vptq.packed import native_isa
-from bitbench.reports.document.markdown import markdown
+from bitbench.features.kernels.words import build_kernel_document
+from bitbench.features.vptq.packed import find_native_isa
+from bitbench.reports.document.markdown import render_markdown
 from tests.command_line import bitbench
 
 COLUMNS = (
@@ -34,7 +34,7 @@ COLUMNS = (
 )
 
 
-# At most so much of F.linear's time in bfloat16 at every shape, by instruction set. docs/kernels.md has the medians:
+# At most so much of F.linear's time in bfloat16 at every shape, by instruction set. docs/internals/kernels.md has the medians:
 # about 0.3, 0.5 and 0.55 on a core that has all of them. An older core loads its tables from a smaller cache through
 # fewer ports (0.5 to 0.9, the most at the smallest shapes), and no more is claimed for it than that it is faster. The
 # rest is what a busy machine does to a ratio within rounds.
@@ -58,7 +58,7 @@ def test_a_quick_look_has_the_published_table(
     )  # two shapes, four sizes of codebooks
     run = KernelRun.model_validate_json((tmp_path / "records.json").read_text(encoding="utf-8"))
     summary = summarize_kernels(run, ["torch-linear", "torch-mv"])
-    again = markdown(kernel_document(summary))  # from the records alone
+    again = render_markdown(build_kernel_document(summary))  # from the records alone
     assert [line for line in again.splitlines() if line.startswith("|")] == [
         line for line in written.splitlines() if line.startswith("|")
     ]
@@ -69,7 +69,7 @@ def test_a_quick_look_has_the_published_table(
 def test_the_best_level_is_as_fast_as_is_claimed_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    isa = str(native_isa())
+    isa = str(find_native_isa())
     if isa not in CLAIMS:
         pytest.skip(f"no speed is claimed for {isa}")
     shares = []

@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.analysis.rate_search import VERIFICATIONS
 from bitbench.analysis.results.summary import SearchStop
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from tests.busy_machine import wait_for
@@ -51,7 +51,7 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(tmp_path: 
     assert "resuming after" in done.stdout
     folder = StudyFolder.existing(tmp_path / "out")
     assert lines.read_text().splitlines()[:2] == kept
-    found = StudyReport(folder, default_home()).summary.search
+    found = StudyReport(folder, get_default_home()).summary.search
     assert found is not None
     assert found.trials <= 12 + VERIFICATIONS
     assert found.rate == pytest.approx(

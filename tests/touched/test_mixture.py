@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.environments import environment_python, versions
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.defects import find_defects
@@ -64,7 +64,7 @@ print(sorted(unreached))
 
 
 def run(code: str, *arguments: object) -> str:
-    python = environment_python("quantize", default_home())
+    python = environment_python("quantize", get_default_home())
     command = [str(python), "-I", "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -74,12 +74,12 @@ def run(code: str, *arguments: object) -> str:
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "mixture"
-    run(MAKE, folder, library.resolve("smollm2-135m", default_home()).path)
+    run(MAKE, folder, library.resolve("smollm2-135m", get_default_home()).path)
     return folder
 
 
 def test_every_expert_is_reached_and_quantized(mixture: Path, tmp_path: Path) -> None:
-    home = default_home()
+    home = get_default_home()
     recipe = catalog.find_recipe("w4a16-gptq")
     few = recipe.calibration.model_copy(update={"samples": 4, "tokens": 128})
     recipe = recipe.model_copy(update={"calibration": few})

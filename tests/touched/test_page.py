@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.reports.document.model import Document
 from bitbench.reports.files import PAGE, make_report_files
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from tests.big_study import big_study
@@ -38,7 +38,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan, trials, instances, lock = demo_study()
-    document = study_document(summarize(plan, trials, instances), lock)
+    document = build_study_report(summarize(plan, trials, instances), lock)
     return write_page(document, tmp_path_factory.mktemp("demo"))
 
 
@@ -106,7 +106,7 @@ def opening_ms(browser: Browser, page: Path) -> float:
 
 def test_a_large_page_opens_quickly(browser: Browser, demo: Path, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", configs=20, workloads=10, trials=20, rows_per_trial=0)
-    page = write_page(StudyReport(folder, default_home()).document, tmp_path / "page")
+    page = write_page(StudyReport(folder, get_default_home()).document, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
     # The best of three, in turn: a busy machine may delay any one of them.
     opened = [(opening_ms(browser, demo), opening_ms(browser, page)) for _ in range(3)]
@@ -126,8 +126,8 @@ def test_it_fits_and_everyone_can_use_it(
     assert browser.requested() == [demo.as_uri()]  # nothing from outside
     assert browser.run("document.documentElement.scrollWidth") <= width
     browser.screenshot(ARTIFACTS / f"page-{width}-{scheme}.png", whole=True)
-    axe = default_home() / AXE
-    assert axe.is_file(), f"npm install --prefix {default_home() / 'npm'} axe-core"
+    axe = get_default_home() / AXE
+    assert axe.is_file(), f"npm install --prefix {get_default_home() / 'npm'} axe-core"
     open_all(browser)
     assert browser.run("document.documentElement.scrollWidth") <= width
     browser.run(axe.read_text(encoding="utf-8") + "; 0")
@@ -242,7 +242,7 @@ def test_hostile_names_run_nothing(browser: Browser, tmp_path: Path) -> None:
     browser.size(PHONE)
     for kind in ("end of a script", "attribute", "long"):
         summary, _, _, lock = hostile_study(HOSTILE[kind])
-        page = write_page(study_document(summary, lock), tmp_path / kind.replace(" ", "-"))
+        page = write_page(build_study_report(summary, lock), tmp_path / kind.replace(" ", "-"))
         browser.open(page)
         assert browser.run("window.hacked") is None
         assert browser.errors() == [], kind

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from bitbench.engines.environments import environment_python, versions
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import QuantizeProgress
@@ -57,7 +57,7 @@ def quick(name: str) -> Recipe:
 
 
 def order(recipe: Recipe, calibration: Path | None = None) -> VariantRequest:
-    home = default_home()
+    home = get_default_home()
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
     return variants.request_variant(
@@ -66,12 +66,12 @@ def order(recipe: Recipe, calibration: Path | None = None) -> VariantRequest:
 
 
 def make(wanted: VariantRequest, home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = environment_python("quantize", default_home())
+    python = environment_python("quantize", get_default_home())
     return variants.ensure_variant(wanted, home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
 def answer_of(variant: MadeVariant) -> str:
-    python = environment_python("quantize", default_home())
+    python = environment_python("quantize", get_default_home())
     done = subprocess.run(
         [python, "-I", "-c", ASK, variant.path],
         check=True,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.planning import quick_study
 from bitbench.records.folder import StudyFolder
 from tests.command_line import bitbench
@@ -23,7 +23,7 @@ def test_two_files_of_a_hub_are_downloaded_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    home, files = default_home(), {}
+    home, files = get_default_home(), {}
     for recipe, type in RECIPES.items():
         made = bitbench(capsys, "quantize", "smollm2-135m", "--recipe", recipe)
         assert made.exit_code == 0, made.err

@@ -19,10 +19,10 @@ from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
-from bitbench.features.kernels.words import kernel_document
+from bitbench.features.kernels.words import build_kernel_document
 from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize_layout
-from bitbench.machine.workplace import default_home
-from bitbench.reports.document.markdown import markdown
+from bitbench.machine.workplace import get_default_home
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError
 from tests.features.vptq.vptq_layers import make_layer, multiply
@@ -36,7 +36,7 @@ def run_child(*arguments: str | Path, interpret: bool, cache: Path) -> str:
         "TRITON_INTERPRET": "1" if interpret else "0",
         "TRITON_CACHE_DIR": str(cache),  # its own, so that it really compiles
     }
-    python = environment_python("triton", default_home())
+    python = environment_python("triton", get_default_home())
     done = subprocess.run(
         [python, CHILD, *arguments], env=environment, capture_output=True, text=True, check=False
     )
@@ -161,8 +161,8 @@ def test_the_kernel_bench_checks_and_times_it_like_any_case(
         assert timings[name, 9].cause == "takes batches from 1 to 8"
     small = timings["vptq-triton-4096-256", 1]
     assert small.weight_bytes == 25 * 4 * (20 * 72 // 32) + 2 * 8 * (4096 + 256)
-    assert "vptq-triton-4096-256" in markdown(
-        kernel_document(summarize_kernels(found, ["torch-linear", "torch-mv"]))
+    assert "vptq-triton-4096-256" in render_markdown(
+        build_kernel_document(summarize_kernels(found, ["torch-linear", "torch-mv"]))
     )
 
 
@@ -192,10 +192,10 @@ def bench(
     job = runner.KernelJob(
         runner.KernelOptions(batches=batches, cases=tuple(names) if named else None, device=device),
         shapes=(KernelShape(72, 200),),
-        cases=runner.case_targets(names),
+        cases=runner.list_case_targets(names),
         effort=runner.Effort(passes=1, point_s=0.0, least_rounds=2, most_rounds=2),
     )
-    python = environment_python("triton", default_home())
+    python = environment_python("triton", get_default_home())
     with patch.object(runner, "COLD_BYTES", 1):  # one copy of the weights: the interpreter is slow
         return runner.run_kernels(job, python, "a processor", lambda *_: None)
 

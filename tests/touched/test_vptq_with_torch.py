@@ -12,8 +12,8 @@ import pytest
 
 import bitbench
 from bitbench.engines.environments import environment_python
-from bitbench.features.kernels.runner import SEED_INPUTS, native_module
-from bitbench.machine.workplace import default_home
+from bitbench.features.kernels.runner import SEED_INPUTS, find_native_module
+from bitbench.machine.workplace import get_default_home
 
 pytest.importorskip(
     "bitbench._native", reason="the native part was not built: no C++ compiler here"
@@ -36,10 +36,10 @@ from bitbench.features.vptq import packed
 torch.set_num_threads(2)
 rng = np.random.default_rng(1)
 def matrix(columns, outputs, main=4096, residual=256):
-    bits = packed.packed_index_bits(main, packed.MAIN_BITS), packed.packed_index_bits(residual, packed.RESIDUAL_BITS)
+    bits = packed.choose_index_bits(main, packed.MAIN_BITS), packed.choose_index_bits(residual, packed.RESIDUAL_BITS)
     books = [packed.pack_codebook(rng.normal(size=(size, 8)).astype("f4") * spread, width)
              for size, width, spread in zip((main, residual), bits, (1, 0.3))]
-    form = (-(-outputs // 8), -(-columns // 64), packed.strip_bytes(*bits))
+    form = (-(-outputs // 8), -(-columns // 64), packed.compute_strip_bytes(*bits))
     stream = rng.integers(0, 256, form, dtype=np.uint8)
     return packed.PackedMatrix(columns, outputs, (packed.PackedSegment(columns, *books, stream),))
 def error(y, wanted):
@@ -55,14 +55,14 @@ for columns in asked:
         wanted = x.double() @ torch.from_numpy(packed.dequantize_packed(made)).T
         for bits in worst:
             y = torch.full((1, 64), torch.nan)
-            packed.native_packed_matrix(made).multiply(x, y, activation_bits=bits, threads=2)
+            packed.make_native_matrix(made).multiply(x, y, activation_bits=bits, threads=2)
             worst[bits] = max(worst[bits], error(y, wanted))
 print(json.dumps(worst))
 """
 
 IN_PLACE = """
 made = matrix(1000, 203)
-kernel = packed.native_packed_matrix(made)
+kernel = packed.make_native_matrix(made)
 weight = torch.from_numpy(packed.dequantize_packed(made)).T
 x = torch.randn(3, 5, 1000).bfloat16()
 y = torch.full((3, 5, 203), torch.nan, dtype=torch.bfloat16)
@@ -88,7 +88,7 @@ print(json.dumps({
 AT_ONCE = """
 import threading
 made = matrix(2048, 512)
-kernel = packed.native_packed_matrix(made)
+kernel = packed.make_native_matrix(made)
 inputs = [torch.randn(1, 2048) for _ in range(4)]
 wanted = []
 for x in inputs:
@@ -110,8 +110,8 @@ print(json.dumps({"wrong": len(wrong)}))
 
 
 def in_torch(script: str, asked: object = None) -> Any:
-    python = environment_python("transformers", default_home())
-    folder, native = str(Path(bitbench.__file__).parent), native_module()
+    python = environment_python("transformers", get_default_home())
+    folder, native = str(Path(bitbench.__file__).parent), find_native_module()
     assert native is not None
     done = subprocess.run(
         [python, "-I", "-c", LOAD + script, folder, native, json.dumps(asked)],

@@ -9,7 +9,7 @@ import yaml
 
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import plan_study
-from bitbench.study.study_file import parse_study, study_file_text, study_schema
+from bitbench.study.study_file import format_study, make_study_schema, parse_study
 from tests.command_line import bitbench
 
 SPECULATIVE = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}'
@@ -70,9 +70,9 @@ def test_schema_and_round_trip() -> None:
     text = study(
         "  - {engine: vllm, kv_cache: [auto, fp8], args: {a: [1, null], b: 2}}\n  - {engine: llamacpp, kv_cache: f16}\n"
     )
-    jsonschema.validate(yaml.safe_load(text), study_schema())
+    jsonschema.validate(yaml.safe_load(text), make_study_schema())
     asked = parse_study(text, name="s.yaml")
-    assert parse_study(study_file_text(asked), name="again") == asked
+    assert parse_study(format_study(asked), name="again") == asked
     assert type(asked).model_validate_json(asked.model_dump_json()) == asked
 
 

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.sequential import looks_taken
+from bitbench.analysis.elapsed import collect_block_ends
+from bitbench.analysis.sequential import list_looks_with_trials
 from bitbench.engines.null import NullEngine
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Plan, Point
@@ -64,14 +64,16 @@ class PaperRun:
         progress = self.study.progress
         for member in group.members:
             self.start(member.config, group.block)
-        number = progress.rounds_begun(group.block)
+        number = progress.count_begun_rounds(group.block)
         points = [Point(config=member.config, workload=WORKLOAD.name) for member in group.members]
-        while wanted := [point for point in points if progress.wants_trial(point, group.block)]:
+        while wanted := [point for point in points if progress.is_trial_due(point, group.block)]:
             is_another = any(point.config != group.baseline for point in wanted)
             for point in points:
                 self.asked.append((group.block, self.study.rounds(group.block)))
                 is_beside = is_another and point.config == group.baseline
-                if point in wanted or (is_beside and progress.accepts_trial(point, group.block)):
+                if point in wanted or (
+                    is_beside and progress.is_trial_possible(point, group.block)
+                ):
                     self.trial(point, group.block, number if len(group.members) > 1 else None)
             number += 1
 
@@ -88,7 +90,7 @@ class PaperRun:
         self.add(make_instance(config, block, started_at=self.at(), ready_s=ready_s), ready_s + 0.2)
 
     def trial(self, point: Point, block: int, number: int | None) -> None:
-        name, index = point.config.engine, len(self.study.progress.trials_of(point, block))
+        name, index = point.config.engine, len(self.study.progress.get_trials(point, block))
         took_s = self.trial_s(name, block) * self.random.uniform(0.9, 1.1)
         speed = {"a": 100.0, "b": self.best}.get(name, 101.0) * self.random.uniform(0.95, 1.05)
         outcome = Outcome.CRASHED if (name, block) in self.fails else Outcome.OK
@@ -222,16 +224,16 @@ def test_a_run_that_is_killed_after_any_record_goes_on_as_it_was_decided(names: 
         assert len(run.rounds()) >= 3
         assert run.study.next_group() is None
         assert (
-            max(block_ends(*split(run.records)).values()) <= 8 * 60 + 20
+            max(collect_block_ends(*split(run.records)).values()) <= 8 * 60 + 20
         )  # a start of one config, repeated twice
 
 
 def test_the_last_look_is_when_no_other_block_fits() -> None:
     run = PaperRun(paper_plan("abcdefgh", budget="15m"), quick_after_the_first, best=150.0).run()
     trials, starts = split(run.records)
-    ends_s = block_ends(trials, starts)
+    ends_s = collect_block_ends(trials, starts)
     assert ends_s[max(ends_s)] <= 900
-    looks = [look for look, _ in looks_taken(run.plan, trials, starts)]
+    looks = [look for look, _ in list_looks_with_trials(run.plan, trials, starts)]
     assert [look.blocks for look in looks] == list(range(3, len(ends_s) + 1))
     assert looks[-1].is_last
     assert sum(look.alpha for look in looks) == pytest.approx(0.05)

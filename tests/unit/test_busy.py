@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bitbench.machine.host import OtherWork, cores_in_use
+from bitbench.machine.host import OtherWork, measure_busy_cores
 from bitbench.records.trial import Outcome
 
 pytestmark = pytest.mark.alone
@@ -43,9 +43,9 @@ def a_stranger() -> Iterator[None]:
 
 def test_what_we_started_is_not_other_work() -> None:
     with our_child():
-        ours = cores_in_use(2.0)
+        ours = measure_busy_cores(2.0)
     with a_stranger():
-        theirs = cores_in_use(2.0)
+        theirs = measure_busy_cores(2.0)
     assert theirs > max(0.5, ours + 0.3)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bitbench.engines.llamacpp import llamacpp_gguf_file
+from bitbench.engines.llamacpp import find_gguf_file
 from bitbench.machine.workplace import Workplace
 from bitbench.models.quantized import describe_quantization
 from bitbench.planning.compatibility import look_up_compatibility
@@ -114,7 +114,7 @@ def test_a_gguf_file_is_for_llamacpp_and_other_forms_are_not(place: Path) -> Non
         "base/gguf-bf16",
     ]
     assert "llama.cpp runs only GGUF files" in planned.refusals[-1].reason
-    first = llamacpp_gguf_file(place / "gguf-split")
+    first = find_gguf_file(place / "gguf-split")
     assert first is not None
     assert first.name == "Tiny-BF16-00001-of-00002.gguf"
 

@@ -10,9 +10,9 @@ import pytest
 
 import bitbench
 from bitbench.util.child_processes import (
-    bitbench_child_variables,
-    engine_child_variables,
-    tool_child_variables,
+    collect_bitbench_variables,
+    collect_engine_variables,
+    collect_tool_variables,
 )
 
 PACKAGE = Path(bitbench.__file__).parent
@@ -42,18 +42,19 @@ def everything_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "made", [lambda: engine_child_variables({}), tool_child_variables, bitbench_child_variables]
+    "made",
+    [lambda: collect_engine_variables({}), collect_tool_variables, collect_bitbench_variables],
 )
 def test_no_child_gets_a_token_unless_it_needs_a_hub(made: Callable[[], dict[str, str]]) -> None:
     assert not made().keys() & set(TOKENS)
 
 
 def test_a_token_that_lies_in_a_file_is_not_used_either() -> None:
-    assert tool_child_variables()["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
+    assert collect_tool_variables()["HF_HUB_DISABLE_IMPLICIT_TOKEN"] == "1"
 
 
 def test_a_child_that_needs_a_hub_gets_the_token_and_still_nothing_of_our_python() -> None:
-    made = tool_child_variables({"KEY": "endpoint's"}, hub_token=True)
+    made = collect_tool_variables({"KEY": "endpoint's"}, hub_token=True)
     assert {name: made[name] for name in (*TOKENS, "KEY")} == {
         **dict.fromkeys(TOKENS, "ours"),
         "KEY": "endpoint's",
@@ -61,14 +62,14 @@ def test_a_child_that_needs_a_hub_gets_the_token_and_still_nothing_of_our_python
     assert not made.keys() & set(OF_OUR_PYTHON)
 
 
-@pytest.mark.parametrize("made", [lambda: engine_child_variables({}), tool_child_variables])
+@pytest.mark.parametrize("made", [lambda: collect_engine_variables({}), collect_tool_variables])
 def test_another_python_is_not_led_to_our_packages(made: Callable[[], dict[str, str]]) -> None:
     assert not made().keys() & set(OF_OUR_PYTHON)
 
 
 def test_a_tool_finds_proxies_and_caches_and_an_engine_only_what_the_study_says() -> None:
-    assert tool_child_variables().items() >= {("HTTPS_PROXY", "ours"), ("HF_HOME", "ours")}
-    engine = engine_child_variables({"VLLM_CPU_KVCACHE_SPACE": "1"})
+    assert collect_tool_variables().items() >= {("HTTPS_PROXY", "ours"), ("HF_HOME", "ours")}
+    engine = collect_engine_variables({"VLLM_CPU_KVCACHE_SPACE": "1"})
     assert engine["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert not engine.keys() & {"HTTPS_PROXY", "HF_HOME"}
 
@@ -77,9 +78,9 @@ def test_an_engine_counts_gpus_as_nvml_does_unless_it_is_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
-    assert engine_child_variables({})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert collect_engine_variables({})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
-    assert engine_child_variables({})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+    assert collect_engine_variables({})["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
 
 
 def test_bitbench_finds_its_packages_and_its_home_from_any_folder(
@@ -90,7 +91,7 @@ def test_bitbench_finds_its_packages_and_its_home_from_any_folder(
         "PYTHONPATH", ":/packages:src:"
     )  # an empty entry would be the working folder
     monkeypatch.setenv("BITBENCH_HOME", "home")
-    made = bitbench_child_variables()
+    made = collect_bitbench_variables()
     assert made["PYTHONPATH"] == f"/packages:{tmp_path}/src"
     assert made["BITBENCH_HOME"] == f"{tmp_path}/home"
 

@@ -67,7 +67,7 @@ def test_what_measures_imports_neither_what_reports_nor_scipy() -> None:
 def test_a_report_needs_one_part_of_scipy_and_no_engine() -> None:
     """scipy.stats takes a second."""
     code = "import bitbench.cli.outcome, bitbench.reports.write, bitbench.reports.study, bitbench.analysis.intervals"
-    modules = modules_after(f"{code}\nbitbench.analysis.intervals.t_quantile(3, 0.9)")
+    modules = modules_after(f"{code}\nbitbench.analysis.intervals.compute_t_quantile(3, 0.9)")
     assert "scipy.special" in modules
     assert (
         not {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from bitbench.analysis.changes import gate_condition
+from bitbench.analysis.changes import parse_gate_condition
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.facts import Fact
@@ -16,8 +16,8 @@ from bitbench.analysis.study_comparison import compare_studies, compare_within_s
 from bitbench.api.compare import compare
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts, KernelChoice, Outcome
-from bitbench.reports.answers.compare import comparison_document
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.answers.compare import build_comparison
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.base import Json
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
@@ -75,12 +75,12 @@ def with_study(of: StudyRecords, study: Study) -> StudyRecords:
 def against(
     before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequence[Fact] = ()
 ) -> Comparison:
-    conditions = [gate_condition(text) for text in limits]
+    conditions = [parse_gate_condition(text) for text in limits]
     return compare_studies(before, after, conditions=conditions, allowed=allow)
 
 
 def page(comparison: Comparison) -> str:
-    return markdown(comparison_document(comparison))
+    return render_markdown(build_comparison(comparison))
 
 
 def test_ten_percent_faster_passes_and_is_said() -> None:
@@ -210,8 +210,8 @@ def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(
 def test_limits_in_both_directions() -> None:
     slow = against(side("a", 1.0, 7), side("b", 1.2, 8), "output_throughput > 5%")
     assert slow.exit_code == 1
-    assert gate_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
-    assert gate_condition("latency > 5%").metric == "latency_s"
+    assert parse_gate_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
+    assert parse_gate_condition("latency > 5%").metric == "latency_s"
     for wrong in (
         "output_throughput",
         "speed < -3%",
@@ -221,12 +221,12 @@ def test_limits_in_both_directions() -> None:
         "ttft < ..%",
     ):
         with pytest.raises(UsageError):
-            gate_condition(wrong)
+            parse_gate_condition(wrong)
     with pytest.raises(
         UsageError, match='needs a percent sign; write "ttft > 3%" or "ttft > 300%"'
     ):
-        gate_condition("ttft > 3")
-    assert gate_condition("ttft > 0").change == 0
+        parse_gate_condition("ttft > 3")
+    assert parse_gate_condition("ttft > 0").change == 0
 
 
 def chosen(kernel: str) -> InstanceFacts:
@@ -341,7 +341,7 @@ def test_two_configs_of_one_study() -> None:
     both = side("a", 1.0, 15, engines=("old", "new"))
     pair = (Config(variant="none", engine="old"), Config(variant="none", engine="new"))
     comparison = compare_within_study(
-        both, [pair], conditions=[gate_condition("output_throughput < -20%")]
+        both, [pair], conditions=[parse_gate_condition("output_throughput < -20%")]
     )
     assert len(comparison.points) == 2
     assert comparison.exit_code == 0
@@ -364,7 +364,7 @@ def test_hostile_names_do_no_harm() -> None:
 def write(study: StudyRecords, path: Path) -> Path:
     """As a folder, such as one that was saved as a baseline: no rows, no logs."""
     folder = StudyFolder(path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         for instance in study.instances:
             writer.append_instance(instance)
         for trial in study.trials:

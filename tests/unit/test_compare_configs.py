@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.changes import Changes, Pair, changes_within
+from bitbench.analysis.changes import Changes, Pair, make_changes_within_study
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.comparison import ComparedPoint
 from bitbench.analysis.results.estimate import Estimate
@@ -79,7 +79,7 @@ def test_what_a_block_shares_cancels() -> None:
     value, low, high = interval(compared(of, "plain", "quick").ratio)
     assert low < 1.3 < high
     assert high / low < 1.15
-    alone = Changes(changes_within(of).samples)
+    alone = Changes(make_changes_within_study(of).samples)
     points = {point.config.engine: point for point in of.plan.points}
     change = alone.find(Pair(points["plain"], points["quick"]), "output_throughput")
     assert change is not None

@@ -5,11 +5,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from bitbench.analysis.changes import Changes, Pair, changes_between
-from bitbench.analysis.claims import holm
+from bitbench.analysis.changes import Changes, Pair, make_changes_between_studies
+from bitbench.analysis.claims import adjust_p_values
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.study_comparison import compare_studies
-from bitbench.analysis.unpaired import unpaired_ratio
+from bitbench.analysis.unpaired import estimate_unpaired_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.study import Count, Measure
@@ -85,10 +85,16 @@ def test_a_ratio_is_covered_and_equal_studies_are_seldom_told_apart(machine: Mac
 
 def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
     """How many of the points, without what others lend."""
-    changes = Changes(changes_between(before, after).samples)
+    changes = Changes(make_changes_between_studies(before, after).samples)
     found = [changes.find(Pair(point, point), "output_throughput") for point in PLAN.points]
-    ratios = [unpaired_ratio(one.after, one.before, CONFIDENCE) for one in found if one is not None]
-    p_values = holm([one.p_value for one in ratios if one is not None and one.p_value is not None])
+    ratios = [
+        estimate_unpaired_ratio(one.after, one.before, CONFIDENCE)
+        for one in found
+        if one is not None
+    ]
+    p_values = adjust_p_values(
+        [one.p_value for one in ratios if one is not None and one.p_value is not None]
+    )
     return sum(p_value < 1 - CONFIDENCE for p_value in p_values)
 
 
@@ -109,7 +115,7 @@ def test_more_is_found_than_by_the_two_samples_alone() -> None:
 def test_what_lends_and_what_does_not() -> None:
     """A time is the reciprocal of a speed, so its ratio is, too. Memory is compared by itself, and so is one start."""
     before, after = study(GALLERY, 100.0, 1), study(GALLERY, 110.0, 2)
-    changes = changes_between(before, after)
+    changes = make_changes_between_studies(before, after)
     pair = Pair(PLAN.points[0], PLAN.points[0])
     speed, time, memory = (
         changes.find(pair, name) for name in ("output_throughput", "latency_s", "peak_bytes")
@@ -124,7 +130,7 @@ def test_what_lends_and_what_does_not() -> None:
     assert memory is not None
     assert memory.log_ratio is None
     single = make_records(PLAN, [trial for trial in before.trials if trial.block == 0])
-    alone = changes_between(single, after).find(pair, "output_throughput")
+    alone = make_changes_between_studies(single, after).find(pair, "output_throughput")
     assert alone is not None
     assert alone.log_ratio is None
-    assert alone.ratio(CONFIDENCE) == unpaired_ratio(alone.after, alone.before, CONFIDENCE)
+    assert alone.ratio(CONFIDENCE) == estimate_unpaired_ratio(alone.after, alone.before, CONFIDENCE)

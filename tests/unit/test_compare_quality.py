@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.changes import gate_condition
+from bitbench.analysis.changes import parse_gate_condition
 from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_within_study
@@ -145,7 +145,7 @@ def test_two_variants_of_one_study() -> None:
     old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     both = scored(both, {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
     comparison = compare_within_study(
-        both, [(old, new)], conditions=[gate_condition("perplexity > 1%")]
+        both, [(old, new)], conditions=[parse_gate_condition("perplexity > 1%")]
     )
     assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
@@ -162,7 +162,7 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
     both = without_speed(scored(side("a", 1.0, 1, engines=("old", "new")), quality))
     comparison = compare_within_study(
-        both, [(old, new)], conditions=[gate_condition("perplexity > 1%")]
+        both, [(old, new)], conditions=[parse_gate_condition("perplexity > 1%")]
     )
     assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
@@ -170,7 +170,7 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     with pytest.raises(
         CannotCompareError, match="a limit on output_throughput needs a workload that both ran"
     ):
-        compare_within_study(both, [(old, new)], conditions=[gate_condition(SLOWER_BY_3)])
+        compare_within_study(both, [(old, new)], conditions=[parse_gate_condition(SLOWER_BY_3)])
     with pytest.raises(
         CannotCompareError, match="no workload in common in a, and no measured quality"
     ):

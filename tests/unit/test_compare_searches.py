@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.analysis.rate_search import next_rate, rate_trials
+from bitbench.analysis.rate_search import find_next_rate, list_rate_trials
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.study_comparison import compare_studies
-from bitbench.endpoint.endpoint_run import EndpointRun, endpoint_workload_at
+from bitbench.endpoint.endpoint_run import EndpointRun, make_workload_at_rate
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import (
@@ -22,7 +22,7 @@ from bitbench.running.trial import RunContext
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import EngineSetup
-from bitbench.study.study_file import checked_objectives
+from bitbench.study.study_file import parse_objectives
 from bitbench.study.workload import Constant, Workload
 from bitbench.util.errors import CannotCompareError
 from tests.support.synthetic import LOCK, make_instance, make_plan, make_records, make_trial
@@ -49,15 +49,15 @@ def searched(
     workloads, trials = [open_loop(LIMITS.start, output_tokens)], list[TrialRecord]()
 
     def plan() -> Plan:
-        made = make_plan(["server"], workloads, objectives=checked_objectives(SLO))
+        made = make_plan(["server"], workloads, objectives=parse_objectives(SLO))
         setup = EngineSetup(name="server", engine="endpoint", args={"url": url, "model": "m"})
         return made.model_copy(
             update={"study": made.study.model_copy(update={"engines": (setup,)})}
         )
 
-    while (wanted := next_rate(rate_trials(plan().study, trials), LIMITS)) is not None:
+    while (wanted := find_next_rate(list_rate_trials(plan().study, trials), LIMITS)) is not None:
         rate = wanted.rate
-        workload = endpoint_workload_at(workloads[0], wanted, LIMITS)
+        workload = make_workload_at_rate(workloads[0], wanted, LIMITS)
         if workload.name not in {one.name for one in workloads}:
             workloads.append(workload)
         point = Point(config=plan().configs[0], workload=workload.name)
@@ -107,7 +107,7 @@ class _Told:
 def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends the first trials on time, of which one is met and one is not, and none after them."""
     plan, told, trials = (
-        make_plan(["server"], [open_loop(5)], objectives=checked_objectives(SLO)),
+        make_plan(["server"], [open_loop(5)], objectives=parse_objectives(SLO)),
         _Told(),
         [],
     )

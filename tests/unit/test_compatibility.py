@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from bitbench.cli.plan import plan_labels, plan_remarks
+from bitbench.cli.plan import iter_plan_remarks, make_plan_labels
 from bitbench.models.library import ResolvedModel
 from bitbench.models.quantized import Quantization
 from bitbench.planning.compatibility import (
     CompatibilityRow,
     CompatibilityTable,
-    compatibility_rows,
+    load_compatibility_rows,
     look_up_compatibility,
 )
 from bitbench.planning.plan import plan_study_points
@@ -70,9 +70,9 @@ def test_the_form_is_what_an_engine_gets_to_load(recipe: str, form: str) -> None
 
 
 def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
-    engines = {row.engine for row in compatibility_rows()}
+    engines = {row.engine for row in load_compatibility_rows()}
     assert {"vllm", "transformers", "llamacpp"} <= engines
-    for recipe in catalog.built_in_recipes():
+    for recipe in catalog.list_built_in_recipes():
         for engine in engines:
             assert look_up_compatibility(recipe.form, engine, "cpu", recipe.at_load), (
                 f"{recipe.name} {engine}"
@@ -131,10 +131,12 @@ def test_a_row_may_hold_for_some_compute_capabilities_only() -> None:
     table = CompatibilityTable.model_validate(
         {"rows": [row | {"capability": "<8.0"}, row | {"capability": ">=8.0 <8.9"}]}
     )
-    assert [one.holds_for(Capability(8, 6)) for one in table.rows] == [False, True]
-    assert [one.holds_for(Capability(7, 5)) for one in table.rows] == [True, False]
-    assert not any(one.holds_for(Capability(10, 0)) for one in table.rows)
-    assert not any(one.holds_for(None) for one in table.rows)  # an unknown device is not any device
+    assert [one.is_valid_for(Capability(8, 6)) for one in table.rows] == [False, True]
+    assert [one.is_valid_for(Capability(7, 5)) for one in table.rows] == [True, False]
+    assert not any(one.is_valid_for(Capability(10, 0)) for one in table.rows)
+    assert not any(
+        one.is_valid_for(None) for one in table.rows
+    )  # an unknown device is not any device
     for other in ({"capability": ">=8.6"}, {}):
         with pytest.raises(ValidationError, match="more than one row for f, e, cuda"):
             CompatibilityTable.model_validate(
@@ -243,7 +245,7 @@ def test_a_plan_says_each_reason_once_with_all_that_it_is_about(
 ) -> None:
     console = Console(width=300, highlight=False)
     plan = plan_of("w8a8-rtn", "w4a16-rtn", "w3a16-rtn")
-    for remark in plan_remarks(plan, plan_labels(plan)):
+    for remark in iter_plan_remarks(plan, make_plan_labels(plan)):
         console.print(remark)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert [line.partition(":")[0] for line in lines[::2]] == [

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.planning.compatibility import SELECTION, compatibility_rows, look_up_compatibility
+from bitbench.planning.compatibility import (
+    SELECTION,
+    load_compatibility_rows,
+    look_up_compatibility,
+)
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 from tests.support.cuda_selection import disagreement, questions
@@ -60,7 +64,7 @@ def test_every_row_that_names_a_kernel_was_asked_for() -> None:
     asked = {question.form for question in questions(RECORD)}
     named = {
         row.form
-        for row in compatibility_rows()
+        for row in load_compatibility_rows()
         if row.kernel is not None and row.checked == SELECTION
     }
     assert named <= asked

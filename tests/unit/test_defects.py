@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bitbench.quantize.defects import find_defects, ignored_by_configuration
+from bitbench.quantize.defects import find_defects, find_ignored_layers
 from bitbench.util.errors import ExitCode, ModelError
-from bitbench.util.model_files import StoredTensor, safetensors_header_bytes
+from bitbench.util.model_files import StoredTensor, make_safetensors_header
 from tests.command_line import bitbench
 
 Array = npt.NDArray[np.generic]
@@ -46,7 +46,7 @@ def write(folder: Path, tensors: dict[str, tuple[str, Array]], quantization: obj
         for name, (dtype, values) in tensors.items()
     }
     content = b"".join(values.tobytes() for _, values in tensors.values())
-    (folder / "model.safetensors").write_bytes(safetensors_header_bytes(header) + content)
+    (folder / "model.safetensors").write_bytes(make_safetensors_header(header) + content)
     (folder / "config.json").write_text(
         json.dumps({"quantization_config": quantization} if quantization else {})
     )
@@ -180,7 +180,7 @@ def test_layers_left_unquantized_against_the_recipe_are_named(tmp_path: Path) ->
 def test_what_a_checkpoint_leaves_out_is_read_from_its_configuration(
     tmp_path: Path, said: object, ignored: tuple[str, ...] | None
 ) -> None:
-    assert ignored_by_configuration(write(tmp_path, sound(), said)) == ignored
+    assert find_ignored_layers(write(tmp_path, sound(), said)) == ignored
 
 
 def test_the_command_lists_defects_and_ends_with_1(

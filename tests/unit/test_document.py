@@ -27,17 +27,17 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import shown
+from bitbench.reports.document.numbers import format_quantity
 from bitbench.reports.document.words import (
-    listing,
-    name_phrases,
-    number_column,
+    build_table,
+    format_count,
+    format_list,
+    list_names,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     paragraph,
-    plural,
-    ratio_column,
     say,
-    table,
-    words_column,
 )
 
 TABLE = Table(
@@ -122,11 +122,11 @@ DOCUMENT = Document(
     ],
 )
 def test_numbers_become_text_in_one_place(quantity: Quantity, text: str) -> None:
-    assert shown(quantity) == text
+    assert format_quantity(quantity) == text
 
 
 def test_a_column_has_one_unit_and_a_cell_of_another_names_its_own() -> None:
-    text = markdown.markdown_table(TABLE)
+    text = markdown.render_markdown_table(TABLE)
     assert "TTFT (ms)" in text
     assert "500 [400, 600]" in text
     assert "2.000" in text
@@ -135,7 +135,7 @@ def test_a_column_has_one_unit_and_a_cell_of_another_names_its_own() -> None:
 
 
 def test_markdown_is_escaped() -> None:
-    text = markdown.markdown(DOCUMENT)
+    text = markdown.render_markdown(DOCUMENT)
     assert "**Use `c`.** It is 1.50× [1.40, 1.60] faster." in text
     assert "a\\|b" in text
     assert "````text\n$ ls ```\n````" in text
@@ -154,7 +154,7 @@ class Cells(HTMLParser):
 
 
 def test_a_page_sorts_by_numbers() -> None:
-    text = html.html_page(DOCUMENT, "0")
+    text = html.render_html(DOCUMENT, "0")
     assert Cells(text).sorts == [None, "0.5", "1.5", "", None, "0.002", "", "12.5"]
     assert '<span class="interval">[1.40, 1.60]</span>' in text
     assert '<tr class="best">' in text
@@ -184,12 +184,12 @@ def test_a_name_stays_a_name(name: str) -> None:
     hostile = Document(
         say(Name(name)), (paragraph(name, Name(name)),), (Section(say(name), (Details(name, ()),)),)
     )
-    page = html.html_page(hostile, "0")
+    page = html.render_html(hostile, "0")
     assert "<script>alert" not in page
     console = Console(file=io.StringIO(), width=80, color_system=None)
     terminal.render_whole_in_terminal(hostile, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
-    for text in (page, markdown.markdown(hostile), printed):
+    for text in (page, markdown.render_markdown(hostile), printed):
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text.replace("\n", ""))
 
 
@@ -199,26 +199,26 @@ def test_no_renderer_reads_text_back(renderer: ModuleType) -> None:
 
 
 def test_sentences() -> None:
-    assert listing(name_phrases(["a", "b", "c"])) == (
+    assert format_list(list_names(["a", "b", "c"])) == (
         Name("a"),
         ", ",
         Name("b"),
         " and ",
         Name("c"),
     )
-    assert plural(1, "cell") == "1 cell"
-    assert plural(2, "cell") == "2 cells"
+    assert format_count(1, "cell") == "1 cell"
+    assert format_count(2, "cell") == "2 cells"
     assert Section(say("What failed, and why"), ()).anchor == "what-failed-and-why"
     assert Column(say("x")).is_words is False
 
 
 def test_a_table_is_a_list_of_columns_and_drops_those_that_nobody_knows() -> None:
     items = [("a", 0.5, None), ("b", 0.25, None)]
-    made = table(
+    made = build_table(
         items,
-        words_column("Name", lambda item: Name(item[0])),
-        number_column("Time", Unit.SECONDS, lambda item: item[1]),
-        ratio_column("Ratio", lambda item: item[2]),
+        make_words_column("Name", lambda item: Name(item[0])),
+        make_number_column("Time", Unit.SECONDS, lambda item: item[1]),
+        make_ratio_column("Ratio", lambda item: item[2]),
         mark=lambda item: Mark.BEST if item[0] == "b" else None,
         drop_empty=True,
     )
@@ -228,4 +228,7 @@ def test_a_table_is_a_list_of_columns_and_drops_those_that_nobody_knows() -> Non
 
 def test_what_is_not_known_is_said_so_in_a_sentence() -> None:
     assert say("It takes ", None, ".") == ("It takes ", "–", ".")
-    assert markdown.markdown_phrase(listing(["a", "b", "c", "d"], most=2)) == "a, b and 2 more"
+    assert (
+        markdown.render_markdown_phrase(format_list(["a", "b", "c", "d"], most=2))
+        == "a, b and 2 more"
+    )

@@ -18,13 +18,13 @@ from typer.main import get_command
 
 from bitbench.cli.app import app
 from bitbench.cli.help import LazyCommand
-from bitbench.quantize.catalog import recipe_schema
+from bitbench.quantize.catalog import make_recipe_schema
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.html import html_page, vega_bundle
+from bitbench.reports.document.html import read_vega_bundle, render_html
 from bitbench.reports.write import StudyReport
 from bitbench.study.recipe import Recipe
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study, study_schema
+from bitbench.study.study_file import make_study_schema, parse_study
 from tests.gallery import GALLERY
 
 ROOT = Path(__file__).parents[2]
@@ -90,21 +90,23 @@ def test_parts_of_a_study_in_documents_are_accepted(example: str) -> None:
         **yaml.safe_load(example),
     }
     parse_study(yaml.safe_dump(whole), name="example")
-    jsonschema.validate(whole, study_schema())
+    jsonschema.validate(whole, make_study_schema())
 
 
 @pytest.mark.parametrize("example", RECIPES)
 def test_recipes_in_documents_are_accepted(example: str) -> None:
     Recipe.model_validate(yaml.safe_load(example))
-    jsonschema.validate(yaml.safe_load(example), recipe_schema())
+    jsonschema.validate(yaml.safe_load(example), make_recipe_schema())
 
 
 def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    reasons = (ROOT / "docs" / "internals" / "dependencies.md").read_text()
     for requirement in [*project["project"]["dependencies"], *project["build-system"]["requires"]]:
         name = re.split(r"[<>=;\[ ]", requirement)[0]
-        assert re.search(rf"\b{name}\b", reasons), f"{name} has no line in docs/dependencies.md"
+        assert re.search(rf"\b{name}\b", reasons), (
+            f"{name} has no line in docs/internals/dependencies.md"
+        )
 
 
 STUDIES = [
@@ -181,7 +183,9 @@ def test_what_scripts_write_into_documents_is_current(script: str) -> None:
 
 
 def test_the_picture_of_a_report_is_of_the_page_that_records_give(tmp_path: Path) -> None:
-    page = html_page(StudyReport(StudyFolder.existing(PICTURED), tmp_path).document, vega_bundle())
+    page = render_html(
+        StudyReport(StudyFolder.existing(PICTURED), tmp_path).document, read_vega_bundle()
+    )
     picture = (ROOT / "docs" / "images" / "report.png").read_bytes()
     assert b"tEXtsource\0" + hashlib.sha256(page.encode()).hexdigest().encode() in picture, (
         f"scripts/screenshot {PICTURED.relative_to(ROOT)} docs/images/report.png takes it"

@@ -10,9 +10,9 @@ from bitbench.engines.endpoint import (
     LOW_IDS,
     EndpointEngine,
     EndpointUnusable,
-    endpoint_api_key,
-    endpoint_url,
-    offered_models,
+    list_offered_models,
+    parse_endpoint_url,
+    read_endpoint_api_key,
 )
 from bitbench.engines.processes import free_port
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
@@ -33,7 +33,7 @@ from tests.support.null_instance import NOTHING, running
     ],
 )
 def test_a_url_is_taken_as_people_paste_it(given: str, meant: str) -> None:
-    assert endpoint_url(given) == meant
+    assert parse_endpoint_url(given) == meant
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_url_is_taken_as_people_paste_it(given: str, meant: str) -> None:
 )
 def test_a_url_that_cannot_be_meant_is_refused(given: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        endpoint_url(given)
+        parse_endpoint_url(given)
 
 
 def launch(args: dict[str, Argument], folder: Path) -> Launch:
@@ -80,7 +80,7 @@ def test_a_running_server_is_ready_with_the_key_from_the_environment(
 ) -> None:
     with running({}, tmp_path) as null:
         monkeypatch.setenv("MY_KEY", null.api_key)
-        assert offered_models(null) == ("null",)
+        assert list_offered_models(null) == ("null",)
         args: dict[str, Argument] = {"url": null.url, "model": "null", "api_key_env": "MY_KEY"}
         instance = EndpointEngine().start(launch(args, tmp_path))
         endpoint = instance.wait_ready(60.0)
@@ -91,20 +91,20 @@ def test_a_running_server_is_ready_with_the_key_from_the_environment(
         assert set(endpoint.vocabulary.excluded) == set(range(LOW_IDS))
         assert instance.pid is None
         instance.stop()
-        assert offered_models(null) == ("null",), "it is not ours to stop"
+        assert list_offered_models(null) == ("null",), "it is not ours to stop"
         with pytest.raises(InstanceFailed, match="has no model other; it has null"):
             EndpointEngine().start(launch({**args, "model": "other"}, tmp_path)).wait_ready(60.0)
 
 
 def test_nobody_there_and_a_wrong_key_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(EndpointUnusable, match="Connection refused") as nobody:
-        offered_models(Endpoint(f"http://127.0.0.1:{free_port()}", "m"))
+        list_offered_models(Endpoint(f"http://127.0.0.1:{free_port()}", "m"))
     assert nobody.value.failure.outcome is Outcome.CRASHED
     with running({}, tmp_path) as null:
         with pytest.raises(EndpointUnusable, match="it wants a key"):
-            offered_models(Endpoint(null.url, "null"))
+            list_offered_models(Endpoint(null.url, "null"))
         with pytest.raises(EndpointUnusable, match="the key was refused"):
-            offered_models(Endpoint(null.url, "null", "wrong"))
+            list_offered_models(Endpoint(null.url, "null", "wrong"))
 
 
 @pytest.mark.parametrize("key", ["two\nlines", "sk-\x00", "schlüssel", "\udcff"])
@@ -115,7 +115,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(
     with pytest.raises(
         EndpointUnusable, match="the key in the environment variable MY_KEY has characters"
     ) as refused:
-        endpoint_api_key("MY_KEY")
+        read_endpoint_api_key("MY_KEY")
     assert key not in str(refused.value)
 
 

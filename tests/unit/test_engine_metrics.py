@@ -12,13 +12,13 @@ import pytest
 from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.features.explain.computing import compute_explanation
-from bitbench.features.explain.words import explanation_document
+from bitbench.features.explain.words import build_explanation_document
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.profile import Phase
 from bitbench.records.trial import EngineMetrics, Memory, TrialRecord
-from bitbench.reports.document.markdown import markdown
-from bitbench.reports.sections.memory import engine_metrics_section
-from bitbench.reports.study import study_document
+from bitbench.reports.document.markdown import render_markdown
+from bitbench.reports.sections.memory import build_engine_section
+from bitbench.reports.study import build_study_report
 from bitbench.running.trial import ReadyInstance, engine_metrics, read_engine_metrics, run_trial
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
@@ -274,7 +274,7 @@ def test_a_trial_counts_without_them_and_repeats_no_word_of_the_server(
 
 def test_the_report_shows_what_was_counted_and_nothing_where_nothing_was() -> None:
     plan, trials, instances, lock = demo_study()
-    assert engine_metrics_section(summarize(make_records(plan, trials, instances))) is None
+    assert build_engine_section(summarize(make_records(plan, trials, instances))) is None
     counted = EngineMetrics(
         preemptions=2, queue_s=0.5, drafts=10, draft_tokens=40, accepted_tokens=15
     )
@@ -286,7 +286,7 @@ def test_the_report_shows_what_was_counted_and_nothing_where_nothing_was() -> No
     assert engine is not None
     assert (engine.acceptance_length, engine.acceptance_rate, engine.queue_s) == (2.5, 0.375, 0.5)
     assert engine.preemptions == 2 * engine.trials
-    text = markdown(study_document(summary, lock))
+    text = render_markdown(build_study_report(summary, lock))
     assert "## What the engines counted" in text
     assert "Preempted" in text
     assert "Cached" not in text  # no engine says it
@@ -301,7 +301,7 @@ def test_an_explanation_has_both_sides() -> None:
         replace(records, trials=told), QUANTIZED, PLAIN, records.study.workloads[0]
     )
     part = (
-        markdown(explanation_document(found))
+        render_markdown(build_explanation_document(found))
         .partition("## What the engines counted")[2]
         .partition("\n## ")[0]
     )

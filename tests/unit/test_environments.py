@@ -13,14 +13,14 @@ from bitbench.engines import environments
 from bitbench.engines.environments import (
     InstalledEnvironment,
     environment_python,
-    installed_environments,
+    list_environments,
     versions,
 )
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.planning.readiness import (
-    known_environment,
-    known_environment_versions,
-    known_environments,
+    collect_environments,
+    get_environment,
+    list_main_versions,
 )
 from bitbench.study.environment import Device, Environment
 from bitbench.util.errors import EngineEnvironmentError
@@ -88,7 +88,7 @@ def test_creation(uv: FakeUv, home: Path) -> None:
     info = create(home, find_links=["/wheels"], index_url="file:///index", on_step=steps.append)
     assert info.complete
     assert info.installer == "uv"
-    assert TRANSFORMERS.main_versions(info.versions) == {"torch": "2.13.0+cpu"}
+    assert TRANSFORMERS.select_main_versions(info.versions) == {"torch": "2.13.0+cpu"}
     assert info.size_bytes
     install = uv.calls[1]
     assert (
@@ -103,9 +103,7 @@ def test_creation(uv: FakeUv, home: Path) -> None:
         == home / "envs" / "transformers" / "bin" / "python"
     )
     assert versions("transformers", home) == {"torch": "2.13.0+cpu", "typing-extensions": "4.16.0"}
-    assert [known.name for known in installed_environments(home) if known.complete] == [
-        "transformers"
-    ]
+    assert [known.name for known in list_environments(home) if known.complete] == ["transformers"]
 
 
 def test_a_source_is_meant_from_where_the_command_was_given(
@@ -141,7 +139,7 @@ def test_one_whose_python_was_removed_is_made_again(uv: FakeUv, home: Path) -> N
         EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"
     ):
         environment_python("transformers", home)
-    assert not any(info.complete for info in installed_environments(home))
+    assert not any(info.complete for info in list_environments(home))
     assert create(home).complete
     assert len(uv.calls) == 4
 
@@ -154,7 +152,7 @@ def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, hom
         EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"
     ):
         environment_python("transformers", home)
-    assert not any(info.complete for info in installed_environments(home))
+    assert not any(info.complete for info in list_environments(home))
     uv.write()
     assert create(home).complete
 
@@ -194,14 +192,14 @@ def test_where_no_source_has_the_cpu_build_of_torch_the_next_step_names_it(
 def test_what_exists_as_source_only_is_built_with_what_the_lock_installed(
     uv: FakeUv, home: Path
 ) -> None:
-    create(home, known_environment("lmeval"))
+    create(home, get_environment("lmeval"))
     _, wheels, source = uv.calls
     assert wheels.endswith(
-        "--only-binary=:all: -r " + str(known_environment("lmeval").lock_for("cpu"))
+        "--only-binary=:all: -r " + str(get_environment("lmeval").lock_for("cpu"))
     )
     assert "--require-hashes --no-deps --no-build-isolation -r" in source
     assert source.endswith("lmeval-source.txt")
-    assert "setuptools" in known_environment("lmeval").lock_for("cpu").read_text()
+    assert "setuptools" in get_environment("lmeval").lock_for("cpu").read_text()
 
 
 def test_an_engine_that_cannot_be_imported_is_named(uv: FakeUv, home: Path) -> None:
@@ -226,24 +224,24 @@ def test_an_unknown_name_names_the_known_ones() -> None:
         "triton",
         "vllm",
     ]
-    assert sorted(known_environments()) == names
+    assert sorted(collect_environments()) == names
     with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
-        known_environment("tensorrt")
+        get_environment("tensorrt")
 
 
 def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
     (home / "envs" / "left-over").mkdir(parents=True)
-    listed = installed_environments(home, ["vllm"])
+    listed = list_environments(home, ["vllm"])
     assert [(found.name, found.complete) for found in listed] == [
         ("left-over", False),
         ("vllm", False),
     ]
-    assert known_environment_versions(listed[0], known_environments()) == {}
+    assert list_main_versions(listed[0], collect_environments()) == {}
 
 
 def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:
     assert TRANSFORMERS.lock_for("cuda").name == "transformers-cuda.txt"
-    assert known_environment("lmeval").lock_for("cuda").name == "lmeval-cpu.txt"
+    assert get_environment("lmeval").lock_for("cuda").name == "lmeval-cpu.txt"
     only_cuda = replace(TRANSFORMERS, locks={"cuda": TRANSFORMERS.lock_for("cuda")})
     with pytest.raises(EngineEnvironmentError, match="for cuda only; this machine runs on cpu"):
         only_cuda.lock_for("cpu")
@@ -291,7 +289,7 @@ def test_every_requirement_of_a_lock_is_pinned_once_and_hashed(lock: Path) -> No
 def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(
     name: str, device: Device
 ) -> None:
-    lines = known_environment(name).lock_for(device).read_text().splitlines()
+    lines = get_environment(name).lock_for(device).read_text().splitlines()
     names = [
         line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)
     ]
@@ -305,7 +303,7 @@ def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(
 
 def test_the_lock_of_sglang_has_what_it_imports_but_none_of_cuda_on_the_cpu() -> None:
     cpu, cuda = (
-        known_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda")
+        get_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda")
     )
     assert "torch==2.13.0+cpu \\" in cpu
     assert "\ntriton==" in cpu  # never run, but imported

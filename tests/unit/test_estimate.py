@@ -74,13 +74,13 @@ def test_a_warm_up_tells_how_long_a_trial_takes() -> None:
     (point,) = plan.points
     estimator = Estimator(plan, {"null": NullEngine()})
     assert estimator.trial_s(point) == pytest.approx(2 * ONE_S)
-    assert estimator.warm_up_s(point) == pytest.approx(8 * NULL_TOKEN_S)
+    assert estimator.estimate_warm_up_s(point) == pytest.approx(8 * NULL_TOKEN_S)
     at_its_pace = TrialMetrics(tpot_s=0.1)
     estimator.add(make_trial(point, 0, 0, kind="warmup", duration_s=3.0, metrics=at_its_pace))
-    assert estimator.warm_up_s(point) == pytest.approx(3.0)
+    assert estimator.estimate_warm_up_s(point) == pytest.approx(3.0)
     assert estimator.trial_s(point) == pytest.approx(2 * (3.0 + 42 * 0.1))
     estimator.add(make_trial(point, 0, 0, duration_s=16.4))
-    assert estimator.warm_up_s(point) == pytest.approx(3.0)
+    assert estimator.estimate_warm_up_s(point) == pytest.approx(3.0)
     assert estimator.trial_s(point) == pytest.approx((14.4 + 16.4) / 2)
 
 
@@ -141,12 +141,12 @@ def test_starts_are_expected_as_in_the_newest_block_whatever_is_read_first() -> 
     starts = [(0, 50.0), (0, 60.0), (1, 20.0), (2, 7.0), (2, 5.0)]
     for order in permutations(starts):
         estimator = Estimator(plan, {"null": NullEngine()})
-        assert estimator.start_s("a") == estimator.first_start_s("a") == NullEngine.start_s
+        assert estimator.start_s("a") == estimator.estimate_first_start_s("a") == NullEngine.start_s
         for block, ready_s in order:
             estimator.add(make_instance(config, block, ready_s=ready_s))
         estimator.add(make_instance(config, 3, ready_s=None, outcome=Outcome.CRASHED))
         assert estimator.start_s("a") == pytest.approx(6.0)
-        assert estimator.first_start_s("a") == pytest.approx(55.0)
+        assert estimator.estimate_first_start_s("a") == pytest.approx(55.0)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,6 @@ def test_what_is_not_made_takes_no_time_and_a_larger_model_takes_longer() -> Non
         == guess_backend_s(catalog.find_recipe("torchao-int8wo"), 10**9)
         == 0.0
     )
-    for recipe in catalog.built_in_recipes():
+    for recipe in catalog.list_built_in_recipes():
         small, large = (guess_backend_s(recipe, parameters) for parameters in (10**8, 10**10))
         assert small < large or small == large == 0.0

@@ -154,7 +154,7 @@ def test_a_typo_in_a_study_stops_it(
 def failed_folder(path: Path, outcome: Outcome) -> Path:
     """A study of two points: one ends so, the other crashes."""
     plan = make_plan(["one", "other"], [LOOP], Measure(starts=Count(min=1, max=1)))
-    with StudyFolder(path).writing() as writer:
+    with StudyFolder(path).open_writer() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(make_lock(plan))
         for point, ended in zip(plan.points, (outcome, Outcome.CRASHED), strict=True):

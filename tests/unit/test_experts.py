@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bitbench.models.folder import model_expert_facts
+from bitbench.models.folder import parse_expert_facts
 from bitbench.planning import variants
 from bitbench.quantize.checkpoint import GgufHeader
 from bitbench.study.variant import ExpertFacts
@@ -80,7 +80,7 @@ GLM = {
 def test_experts_are_read_as_families_write_them(
     config: dict[str, Any], found: ExpertFacts | None
 ) -> None:
-    assert model_expert_facts(config) == found
+    assert parse_expert_facts(config) == found
 
 
 def test_a_gguf_file_says_it_in_its_own_words(
@@ -96,4 +96,4 @@ def test_a_gguf_file_says_it_in_its_own_words(
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(variants, "read_gguf_header", lambda _: GgufHeader(values, ()))
     found = variants.look_up_variant_model(str(file), tmp_path)
-    assert found.facts.experts == model_expert_facts(GLM)
+    assert found.facts.experts == parse_expert_facts(GLM)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from bitbench import feature
-from bitbench.cli.app import all_commands
+from bitbench.cli.app import collect_commands
 from bitbench.cli.help import LazyCommand
-from bitbench.cli.json_answers import answer_schema
+from bitbench.cli.json_answers import make_answer_schema
 from bitbench.feature import Command, Feature, Offer
 from bitbench.study.base import Record
 from bitbench.study.study import StudySection
@@ -24,7 +24,7 @@ IMPORTED_ELSEWHERE = ("kernel_cases", "checkpoints")  # where torch is
 
 
 @pytest.mark.parametrize(
-    ("command", "offer"), all_commands().values(), ids=lambda value: getattr(value, "name", "")
+    ("command", "offer"), collect_commands().values(), ids=lambda value: getattr(value, "name", "")
 )
 def test_a_command_can_be_called_and_says_the_same_of_itself(
     command: Command, offer: Offer
@@ -33,7 +33,7 @@ def test_a_command_can_be_called_and_says_the_same_of_itself(
     assert said.partition("\n")[0] == command.help
     assert (
         command.answer is None
-        or answer_schema(command.name)["title"] == f"bitbench {command.name} --json"
+        or make_answer_schema(command.name)["title"] == f"bitbench {command.name} --json"
     )
 
 
@@ -128,8 +128,8 @@ def test_what_a_third_party_raises_is_a_warning_and_what_a_built_in_feature_rais
         pytest.warns(
             UserWarning, match=r"The feature shop \(shop\) is left out here: KeyError: 'price'"
         ),
-        feature.feature_errors_as_warnings(Feature("shop", package="shop")),
+        feature.handle_feature_errors(Feature("shop", package="shop")),
     ):
         raise KeyError("price")
-    with pytest.raises(KeyError), feature.feature_errors_as_warnings(BUILT_IN[0]):
+    with pytest.raises(KeyError), feature.handle_feature_errors(BUILT_IN[0]):
         raise KeyError("price")

@@ -21,7 +21,7 @@ from bitbench.machine import host
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
 from bitbench.running import runner
-from bitbench.study.study_file import starter
+from bitbench.study.study_file import format_starter
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ExitCode, LoadError
 from tests.command_line import bitbench
@@ -152,8 +152,8 @@ def test_the_memory_of_a_container_is_what_its_groups_may_have(
     (place / "memory.stat").write_text(f"anon 1\n{dropped} 2000\n")
     monkeypatch.setattr(server, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(server, "_GROUPS", tmp_path / "groups")
-    assert list(server.memory_of_groups()) == [(8000, 3000)]
-    assert host.available_memory() == 5000
+    assert list(server.iter_group_memory()) == [(8000, 3000)]
+    assert host.get_available_memory() == 5000
 
 
 def test_an_engine_that_ends_on_a_full_disk_is_not_to_blame(
@@ -282,7 +282,7 @@ def test_a_fault_of_the_machine_is_one_sentence(
 
     monkeypatch.setattr(runner, "measure_study", fail)
     study = tmp_path / "study.yaml"
-    study.write_text(starter("cpu"))
+    study.write_text(format_starter("cpu"))
     answer = bitbench(capsys, "run", str(study))
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert "/study/trials.jsonl: " in answer.err

@@ -7,11 +7,11 @@ import pytest
 
 from bitbench.machine.workplace import Workplace
 from bitbench.models.catalog import CATALOG
-from bitbench.models.shapes import SHAPES, tensor_bytes
+from bitbench.models.shapes import SHAPES, compute_tensor_bytes
 from bitbench.planning.plan import plan_study
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import guess_backend_s
-from bitbench.study.study_file import parse_study, starter
+from bitbench.study.study_file import format_starter, parse_study
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 
@@ -121,7 +121,7 @@ def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFix
 
 
 def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
-    study = parse_study(starter("cpu"), name="starter")
+    study = parse_study(format_starter("cpu"), name="starter")
     assert len(study.recipes) > 1
     plan = plan_study(study, Workplace(Path("home")))
     assert not plan.refusals
@@ -133,7 +133,7 @@ def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
 def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     steps = "[{step: quantize, weight_bits: 4, group_size: 128}]"
     Path("mine.yaml").write_text(f"name: mine\nbackend: llmcompressor\nsteps: {steps}\n")
-    Path("study.yaml").write_text(starter("cpu").replace("w4a16-rtn]", "./mine.yaml]"))
+    Path("study.yaml").write_text(format_starter("cpu").replace("w4a16-rtn]", "./mine.yaml]"))
     said = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
     assert "group_size 128 does not divide the 576 columns" in said
     assert "sizes that divide them: 16, 32, 64." in said
@@ -142,6 +142,6 @@ def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str
 
 def test_the_catalog_knows_its_models_by_consistent_facts() -> None:
     for model in CATALOG.values():
-        stored_bytes = tensor_bytes(SHAPES[model.name].tensors)
+        stored_bytes = compute_tensor_bytes(SHAPES[model.name].tensors)
         assert stored_bytes == 2 * (model.facts.parameters or 0)
         assert stored_bytes < model.weight_bytes < 1.001 * stored_bytes  # and a header

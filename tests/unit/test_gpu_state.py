@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bitbench.analysis.trial import metrics_of_trial
-from bitbench.machine.gpus import installed_gpus
-from bitbench.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
+from bitbench.analysis.trial import compute_trial_metrics
+from bitbench.machine.gpus import list_installed_gpus
+from bitbench.machine.watches import GpuWatch, find_gpu_disturbance, watch_gpus
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import GpuUse, Outcome
 from tests.support.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
@@ -20,7 +20,7 @@ OURS, THEIRS = 100, 200
 
 def watched(*gpus: FakeGpu, meanwhile: Callable[[FakeNvml], None] = lambda _: None) -> GpuUse:
     library = FakeNvml(list(gpus))
-    with GpuWatch(installed_gpus(), lambda: {OURS}) as watch:
+    with GpuWatch(list_installed_gpus(), lambda: {OURS}) as watch:
         meanwhile(library)
     assert watch.use is not None
     return watch.use
@@ -42,14 +42,14 @@ def test_what_is_seen_meanwhile_is_kept() -> None:
     )
     assert (use.temperature_c, use.slowed_by, use.other_processes) == (83, ("power cap",), 0)
     assert use.energy_j == pytest.approx(42.0)
-    assert gpu_watch_disturbance(use) is None  # a power cap is what many cards always run into
+    assert find_gpu_disturbance(use) is None  # a power cap is what many cards always run into
 
 
 def test_what_the_driver_does_not_tell_is_unknown() -> None:
     silent = FakeGpu(energy_mj=None, temperature_c=None, clocks_mhz={}, slowed=None)
     assert watched(silent) == GpuUse()
     assert watched(FakeGpu(), FakeGpu(energy_mj=None)).energy_j is None
-    assert gpu_watch_disturbance(GpuUse()) is None
+    assert find_gpu_disturbance(GpuUse()) is None
 
 
 def test_a_counter_that_was_set_back_says_nothing() -> None:
@@ -87,7 +87,7 @@ def test_others_are_counted_where_our_own_are_seen(
     ],
 )
 def test_what_disturbs_a_trial_is_said(use: GpuUse, cause: str) -> None:
-    failure = gpu_watch_disturbance(use)
+    failure = find_gpu_disturbance(use)
     assert failure is not None
     assert failure.outcome is Outcome.DISTURBED
     assert failure.cause.startswith(cause)
@@ -100,7 +100,7 @@ def test_without_a_gpu_nothing_is_watched() -> None:
     with watch_gpus(None) as elsewhere:
         pass
     assert elsewhere.use is None
-    assert gpu_watch_disturbance(None) is None
+    assert find_gpu_disturbance(None) is None
 
 
 def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,5 +118,7 @@ def test_energy_is_divided_by_the_tokens_that_came() -> None:
     )
     tokens = sum(rows["output_tokens"].to_pylist())
     sums = RequestSums.of(rows)
-    assert metrics_of_trial(sums, energy_j=10.0 * tokens).energy_per_token == pytest.approx(10.0)
-    assert metrics_of_trial(sums).energy_per_token is None
+    assert compute_trial_metrics(sums, energy_j=10.0 * tokens).energy_per_token == pytest.approx(
+        10.0
+    )
+    assert compute_trial_metrics(sums).energy_per_token is None

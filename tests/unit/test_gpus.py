@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.doctor import doctor_gpu_problems
+from bitbench.cli.doctor import list_gpu_problems
 from bitbench.engines.environments import InstalledEnvironment, write_environment_manifest
 from bitbench.machine import gpus
-from bitbench.machine.gpus import GpuSurvey, cuda_visible_gpus, describe_gpu, survey_nvml
+from bitbench.machine.gpus import GpuSurvey, describe_gpu, list_cuda_visible_gpus, survey_nvml
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.readiness import readiness
 from bitbench.records.lock import HostFacts
@@ -100,7 +100,7 @@ def test_numbers_that_count_by_speed_are_not_nvmls() -> None:
 
 def test_a_part_of_a_gpu_counts_as_that_gpu() -> None:
     divided = FakeGpu("NVIDIA A100", "GPU-eeee5555-0", (8, 0), mig=True)
-    found = cuda_visible_gpus(fake_gpus(L4, divided), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
+    found = list_cuda_visible_gpus(fake_gpus(L4, divided), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
     assert [gpu.name for gpu in found] == ["NVIDIA A100"]
 
 
@@ -150,13 +150,13 @@ def test_the_doctor_says_what_keeps_engines_from_a_gpu(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    said = doctor_gpu_problems(looked_at(L4, driver="550.54.15"))
+    said = list_gpu_problems(looked_at(L4, driver="550.54.15"))
     assert [sentence.partition(",")[0] for sentence in said[1:]] == [
         "No C compiler is on the PATH",
         f"{tmp_path}/Python.h is missing",
     ]
     assert "too old" in said[0]
-    assert doctor_gpu_problems(GpuSurvey()) == ()
+    assert list_gpu_problems(GpuSurvey()) == ()
 
 
 def test_an_environment_of_another_device_is_not_ready(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.records.trial import Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
 from bitbench.running.group import run_group
-from bitbench.running.progress import CLIENT_BOUND_REPEATS, repeatable_rejections
+from bitbench.running.progress import CLIENT_BOUND_REPEATS, list_repeatable_rejections
 from bitbench.running.trial import TOUCH, RunContext, TrialDraft
 from bitbench.study.plan import Plan
 from bitbench.study.study import EngineSetup
@@ -282,7 +282,7 @@ def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) ->
     study = study_of(plan, together=True, trials=1)
     run(plan, Tape(), study, tmp_path)
     longer = study_of(plan, together=True, trials=3)
-    longer.add(trial for point in plan.points for trial in study.progress.trials_of(point, 0))
+    longer.add(trial for point in plan.points for trial in study.progress.get_trials(point, 0))
     again = run(plan, Tape(), longer, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured" and trial.turn == 0] == [
         1,
@@ -304,7 +304,7 @@ def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(
         for number in range(CLIENT_BOUND_REPEATS + 1)
     ]
     before = [*late, turn(other, 0), turn(other, 1)]
-    study = study_of(plan, blocks=1, together=True, repeatable=repeatable_rejections(before))
+    study = study_of(plan, blocks=1, together=True, repeatable=list_repeatable_rejections(before))
     study.add(before)
     again = run(plan, Tape(), study, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [2, 3]

@@ -60,8 +60,8 @@ def run_on_paper(study: Study, most: int) -> int:
         for member in group.members:
             for workload in member.workloads:
                 point = Point(config=member.config, workload=workload.name)
-                while progress.wants_trial(point, group.block):
-                    index = len(progress.trials_of(point, group.block))
+                while progress.is_trial_due(point, group.block):
+                    index = len(progress.get_trials(point, group.block))
                     metrics, memory = (
                         TrialMetrics(output_throughput=100.0 + index),
                         Memory(peak_bytes=2**29),

@@ -10,9 +10,9 @@ from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.recommendation import Limits, Recommendation
 from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.types import Explanation
-from bitbench.features.explain.words import explanation_document
-from bitbench.reports.answers.compare import comparison_document
-from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.features.explain.words import build_explanation_document
+from bitbench.reports.answers.compare import build_comparison
+from bitbench.reports.answers.recommend import build_recommendation
 from bitbench.reports.document.model import Document
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.support.hostile import HOSTILE
@@ -44,9 +44,9 @@ def _explanation() -> Explanation:
 
 
 DOCUMENTS: dict[str, Callable[[str], Document]] = {
-    "recommend": lambda name: recommendation_document(made_hostile(_recommendation(), name)),
-    "compare": lambda name: comparison_document(made_hostile(_comparison(), name)),
-    "explain": lambda name: explanation_document(made_hostile(_explanation(), name)),
+    "recommend": lambda name: build_recommendation(made_hostile(_recommendation(), name)),
+    "compare": lambda name: build_comparison(made_hostile(_comparison(), name)),
+    "explain": lambda name: build_explanation_document(made_hostile(_explanation(), name)),
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ModelError
 from bitbench.util.model_files import read_safetensors_header
@@ -63,7 +63,7 @@ def assert_reported(kind: str, content: bytes) -> None:
         if is_read(kind, content):
             study = import_files([path], TOOLS[kind], ImportedStarts.PER_FILE, path.parent / "out")
             if study.study_file.exists():
-                StudyReport(study, default_home()).write()
+                StudyReport(study, get_default_home()).write()
 
 
 def header(entries: object, data: bytes = b"") -> bytes:

@@ -16,22 +16,22 @@ from docutils.core import publish_doctree
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.api.results import study_text
+from bitbench.api.results import format_study
 from bitbench.features.kernels.computing import (
     KernelMachine,
     KernelRun,
     KernelTiming,
     summarize_kernels,
 )
-from bitbench.features.kernels.words import kernel_document
+from bitbench.features.kernels.words import build_kernel_document
 from bitbench.records.folder import StudyFolder, StudyRecords
-from bitbench.reports.charts.svg import figure_svg
-from bitbench.reports.document.html import html_page
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.charts.svg import render_svg
+from bitbench.reports.document.html import render_html
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.files import report_file_figures
+from bitbench.reports.files import iter_figures
 from bitbench.reports.formats import Form
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.reports.write import StudyReport
 from tests.support.hostile import HOSTILE, hostile_study
 
@@ -41,7 +41,7 @@ def hostile(request: pytest.FixtureRequest) -> StudyReport:
     summary, trials, instances, lock = hostile_study(HOSTILE[request.param])
     report = StudyReport(StudyFolder(Path("hostile")), Path("home"))
     report.records, report.summary = StudyRecords("hostile", lock, trials, instances), summary
-    report.document = study_document(summary, lock)
+    report.document = build_study_report(summary, lock)
     return report
 
 
@@ -73,8 +73,8 @@ def printable(shown: str) -> None:
 
 
 def test_page(hostile: StudyReport) -> None:
-    made = html_page(hostile.document, "0")
-    figures = len(list(report_file_figures(hostile.document)))
+    made = render_html(hostile.document, "0")
+    figures = len(list(iter_figures(hostile.document)))
     assert figures >= 5
     harmless(
         Elements(made), scripts=figures + 3
@@ -89,7 +89,7 @@ def test_page(hostile: StudyReport) -> None:
 
 
 def test_markdown(hostile: StudyReport) -> None:
-    made = markdown(hostile.document)
+    made = render_markdown(hostile.document)
     rendered = str(MarkdownIt("commonmark").enable("table").render(made))
     pictures = len(re.findall(r'<img src="figures/', rendered))
     elements = Elements(rendered.replace('<img src="figures/', '<span title="figures/'))
@@ -103,8 +103,8 @@ def test_markdown(hostile: StudyReport) -> None:
 
 
 def test_figures_as_files(hostile: StudyReport) -> None:
-    for figure in list(report_file_figures(hostile.document))[:3]:
-        made = figure_svg(figure)
+    for figure in list(iter_figures(hostile.document))[:3]:
+        made = render_svg(figure)
         ElementTree.fromstring(made)
         harmless(Elements(made), scripts=0)
         printable(made)
@@ -127,7 +127,7 @@ def test_kernels(kind: str) -> None:
         timings=tuple(timings),
     )
     summary = summarize_kernels(run, [name])
-    table = markdown(kernel_document(summary))
+    table = render_markdown(build_kernel_document(summary))
     printable(table)
     harmless(Elements(str(MarkdownIt("commonmark").enable("table").render(table))), scripts=0)
 
@@ -178,12 +178,12 @@ CHECKS: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("form", CHECKS)
 def test_every_other_form(hostile: StudyReport, form: str) -> None:
-    made = study_text(hostile, form)
+    made = format_study(hostile, form)
     CHECKS[form](made)
     printable(made)
 
 
 def test_json(hostile: StudyReport) -> None:
     """Control characters are escaped in it; the report that it holds has none to begin with."""
-    content = json.loads(study_text(hostile, Form.JSON))
+    content = json.loads(format_study(hostile, Form.JSON))
     assert not {"document"} & content.keys()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.endpoint import EndpointUnusable, offered_models
+from bitbench.engines.endpoint import EndpointUnusable, list_offered_models
 from bitbench.loadgen import dispatch
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.verdict import load_verdict
@@ -82,10 +82,10 @@ def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None
     with serving(mode.answer) as server, within(memory_mb=64.0, time_s=15.0):
         endpoint = Endpoint(server.url, "m", "a-secret-key")
         if mode.outcome is None:
-            assert offered_models(endpoint, limit_s) == mode.names
+            assert list_offered_models(endpoint, limit_s) == mode.names
             return
         with pytest.raises(EndpointUnusable) as unusable:
-            offered_models(endpoint, limit_s)
+            list_offered_models(endpoint, limit_s)
     assert unusable.value.failure.outcome is mode.outcome
     assert mode.said in unusable.value.failure.cause
     assert unusable.value.failure.cause.isprintable()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, get_default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hub import HubReference, parse_hub_reference
@@ -25,7 +25,7 @@ TOKEN = "hf_canaryCANARYcanaryCANARYcanary0123"
 @pytest.fixture(scope="module")
 def python() -> Path:
     try:
-        return hub_python(default_home())
+        return hub_python(get_default_home())
     except ModelError as error:
         pytest.skip(f"huggingface_hub is missing: {error}")
 

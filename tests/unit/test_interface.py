@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bitbench
-from bitbench.feature import offered
+from bitbench.feature import collect_offers
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.records.folder import StudyFolder
@@ -33,7 +33,7 @@ TYPES = {
 
 def test_the_public_face_is_these_names() -> None:
     assert set(bitbench.__all__) == {"__version__", *FUNCTIONS, *TYPES}
-    assert set(dir(bitbench)) == {*bitbench.__all__, *offered("python")}
+    assert set(dir(bitbench)) == {*bitbench.__all__, *collect_offers("python")}
     assert all(inspect.isfunction(getattr(bitbench, name)) for name in FUNCTIONS)
     assert all(inspect.isclass(getattr(bitbench, name)) for name in TYPES)
     with pytest.raises(AttributeError, match="nothing"):
@@ -87,7 +87,7 @@ def test_trials_are_those_that_enter_figures(tmp_path: Path) -> None:
     _, trials, instances, lock = demo_study()
     changed = {"kind": "measured", "outcome": Outcome.CLIENT_BOUND, "cause": "late"}
     rejected = trials[0].model_copy(update=changed)
-    with StudyFolder(tmp_path / "demo").writing() as writer:
+    with StudyFolder(tmp_path / "demo").open_writer() as writer:
         writer.write_study("name: demo\n")
         writer.write_lock(lock)
         for instance in instances:

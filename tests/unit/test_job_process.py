@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.util.isolated import job_worker
-from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_job, run_short_job
+from bitbench.util.isolated.job_process import WorkerFailed, get_last_event, run_job, run_short_job
 
 ISOLATED = Path(job_worker.__file__).parent
 
@@ -131,7 +131,7 @@ def test_a_job_in_a_folder_of_its_own_leaves_nothing_and_always_tells_a_cause(
 
 def test_a_job_that_is_not_watched_gives_what_it_returned(tmp_path: Path) -> None:
     script = worker(tmp_path, 'reports.send("step")\nreturn {"answer": 42}')
-    assert last_job_event(run_short_job(script, Path(sys.executable), {})) == {
+    assert get_last_event(run_short_job(script, Path(sys.executable), {})) == {
         "event": "done",
         "answer": 42,
     }
@@ -139,7 +139,7 @@ def test_a_job_that_is_not_watched_gives_what_it_returned(tmp_path: Path) -> Non
 
 def test_a_worker_can_be_given_other_variables(tmp_path: Path) -> None:
     script = worker(tmp_path, "return dict(os.environ)")
-    done = last_job_event(run_short_job(script, Path(sys.executable), {}, env={"ONLY": "this"}))
+    done = get_last_event(run_short_job(script, Path(sys.executable), {}, env={"ONLY": "this"}))
     assert done["ONLY"] == "this"
     assert "PATH" not in done
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bitbench.cli.json_answers import answers_by_command, json_answer_text
-from bitbench.cli.load import load_answer
+from bitbench.cli.json_answers import collect_answers, format_json_answer
+from bitbench.cli.load import make_load_answer
 from bitbench.cli.schema import FILES
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
@@ -84,8 +84,8 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_load_answers_with_its_points_and_verdicts() -> None:
     summary = study(even(1, 5, 100), objectives={"ttft_p50": 0.3}, was_running=True)
-    text = json_answer_text(
-        "load", load_answer("out", "out/report/index.html", summary), summary.exit_code()
+    text = format_json_answer(
+        "load", make_load_answer("out", "out/report/index.html", summary), summary.exit_code()
     )
     (point,) = read_answer(text, "load")["answer"]["points"]
     assert point["objectives"][0]["verdict"] == "met"
@@ -93,12 +93,14 @@ def test_a_load_answers_with_its_points_and_verdicts() -> None:
 
 def test_names_from_elsewhere_reach_no_terminal_as_they_are() -> None:
     summary = study(even(1, 2, 4), was_running=True)
-    text = json_answer_text("load", load_answer("\x9b31m\u202ered", "p", summary), ExitCode.DONE)
+    text = format_json_answer(
+        "load", make_load_answer("\x9b31m\u202ered", "p", summary), ExitCode.DONE
+    )
     assert text.isascii()
     assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
 
 
-@pytest.mark.parametrize("what", [*FILES, *answers_by_command()])
+@pytest.mark.parametrize("what", [*FILES, *collect_answers()])
 def test_every_schema_can_be_printed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads(bitbench(capsys, "schema", what).out)
     jsonschema.Draft202012Validator.check_schema(schema)

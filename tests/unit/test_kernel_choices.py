@@ -8,10 +8,10 @@ import pytest
 
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines import transformers as transformers_engine
-from bitbench.engines.kernels import kernel_path, read_choices
+from bitbench.engines.kernels import classify_kernel, read_choices
 from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
-from bitbench.reports.document.markdown import markdown_section_parts
-from bitbench.reports.sections.conditions import configs_section
+from bitbench.reports.document.markdown import render_markdown_section
+from bitbench.reports.sections.conditions import build_configs_section
 from bitbench.study.plan import Plan
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -52,7 +52,7 @@ def test_vllm_names_the_kernel_of_a_scheme_once() -> None:
 def test_the_path_of_a_kernel_that_nobody_knows_is_not_guessed(
     kernel: str, path: KernelPath | None
 ) -> None:
-    assert kernel_path(kernel) is path
+    assert classify_kernel(kernel) is path
 
 
 def test_vllm_without_quantization_is_dense() -> None:
@@ -154,13 +154,15 @@ def test_transformers_tells_layers_apart_by_what_they_are(worker: types.ModuleTy
 
 
 def marlin(kernel: str) -> InstanceFacts:
-    chosen = KernelChoice(kind="AWQ", kernel=kernel, path=kernel_path(kernel), source="log")
+    chosen = KernelChoice(kind="AWQ", kernel=kernel, path=classify_kernel(kernel), source="log")
     return InstanceFacts(engine_version="0.32", kernel_choices=(chosen,))
 
 
 def text_of(plan: Plan, instances: list[InstanceRecord]) -> str:
     return "\n".join(
-        markdown_section_parts(configs_section(summarize(plan, [], instances), make_lock(plan)))
+        render_markdown_section(
+            build_configs_section(summarize(plan, [], instances), make_lock(plan))
+        )
     )
 
 

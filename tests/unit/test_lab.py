@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.machine.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, get_default_home
 from bitbench.planning.plan import plan_study
-from bitbench.quantize.catalog import built_in_recipe_file
+from bitbench.quantize.catalog import find_built_in_recipe_file
 from bitbench.records.folder import StudyFolder
 from bitbench.running.runner import refuse_other_facts, refuse_other_file, refuse_other_study
 from bitbench.study.study import Study
@@ -131,7 +131,7 @@ def test_facts_of_a_later_run_are_added_and_none_is_lost() -> None:
     later = make_lock(
         plan, {"bitbench": "2", "environments": {"llamacpp": {"gguf": "1"}}, "files": {"b": "11"}}
     )
-    resumed = first.resumed(later)
+    resumed = first.merge_run(later)
     assert resumed.created_at == "then"
     assert resumed.bitbench == "2"
     assert resumed.environments.keys() == {"vllm", "llamacpp"}
@@ -146,7 +146,7 @@ def test_a_variant_that_could_not_be_made_before_may_be_there_now(tmp_path: Path
             make_lock(plan, {"variants": {"m/w8a8": "00"}}),
         )
         refuse_other_facts(lock, found, StudyFolder(tmp_path))
-        assert lock.resumed(found).variants == {"m/w8a8": "00"}
+        assert lock.merge_run(found).variants == {"m/w8a8": "00"}
 
 
 def test_a_folder_whose_run_never_began_says_so(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_a_folder_whose_run_never_began_says_so(tmp_path: Path) -> None:
 
 def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path))
-    assert default_home() == tmp_path
+    assert get_default_home() == tmp_path
     monkeypatch.delenv("BITBENCH_HOME")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert default_home() == tmp_path / "cache" / "bitbench"
+    assert get_default_home() == tmp_path / "cache" / "bitbench"
 
 
 def model_folder(path: Path) -> Path:
@@ -205,6 +205,6 @@ def test_a_model_that_is_given_twice_is_refused(tmp_path: Path) -> None:
 
 def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
     model = model_folder(tmp_path / "m")
-    (tmp_path / "mine.yaml").write_text(built_in_recipe_file("bf16").read_text())
+    (tmp_path / "mine.yaml").write_text(find_built_in_recipe_file("bf16").read_text())
     with pytest.raises(StudyFileError, match="two recipes are called bf16"):
         planned(tmp_path, with_models(model) + "recipes: [bf16, mine.yaml]\n")

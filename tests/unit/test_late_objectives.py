@@ -2,12 +2,12 @@
 
 import pytest
 
-from bitbench.analysis.objectives import CLIENT_WAS_LATE, judge_objective, objectives_hold
+from bitbench.analysis.objectives import CLIENT_WAS_LATE, check_objectives, judge_objective
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.summarize import summarize
-from bitbench.machine.host import usable_threads
+from bitbench.machine.host import count_usable_threads
 from bitbench.records.trial import ClientHealth, ObjectiveResult, TrialMetrics, TrialRecord
-from bitbench.running.runner import busy_machine_warning
+from bitbench.running.runner import describe_busy_machine
 from bitbench.study.environment import Device
 from bitbench.study.objective import Objective
 from bitbench.study.study import EngineSetup
@@ -69,7 +69,9 @@ def test_an_objective_is_met_by_certain_metrics_alone() -> None:
 def test_a_miss_by_less_than_the_client_was_late_decides_nothing(
     uncertain: tuple[str, ...], holds: bool, excess_s: float, said: bool | None
 ) -> None:
-    assert objectives_hold(trial(0, 0, *uncertain, holds=holds, excess_s=excess_s), (TTFT,)) is said
+    assert (
+        check_objectives(trial(0, 0, *uncertain, holds=holds, excess_s=excess_s), (TTFT,)) is said
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,6 @@ def test_a_run_says_beforehand_that_other_work_gets_its_trials_rejected(
     engine: str, device: Device, share: float, are_rejected: bool
 ) -> None:
     study = PLAN.study.model_copy(update={"engines": (EngineSetup(engine=engine),)})
-    said = busy_machine_warning(study, device, share * usable_threads())
+    said = describe_busy_machine(study, device, share * count_usable_threads())
     assert ("rejected" in said) == are_rejected
     assert ("wide intervals" in said) != are_rejected

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.configs import config_side
+from bitbench.analysis.configs import summarize_config_side
 from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact
 from bitbench.analysis.summarize import summarize
-from bitbench.cli.doctor import doctor_processor_text
-from bitbench.cli.plan import plan_labels, plan_remarks
+from bitbench.cli.doctor import describe_processor
+from bitbench.cli.plan import iter_plan_remarks, make_plan_labels
 from bitbench.engines import transformers, vllm
-from bitbench.features.explain.sentences import roof_sentence
-from bitbench.machine.host import TELLING_FLAGS, collect_host_facts, host_processor_level
-from bitbench.planning.compatibility import compatibility_rows
+from bitbench.features.explain.sentences import describe_roof
+from bitbench.machine.host import TELLING_FLAGS, collect_host_facts, find_processor_level
+from bitbench.planning.compatibility import load_compatibility_rows
 from bitbench.planning.plan import plan_study_points
 from bitbench.planning.variants import settle_variants
 from bitbench.ports import Engine, Launch, Load
@@ -26,10 +26,10 @@ from bitbench.quantize import catalog
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.roof import MachineRoof, Readings
-from bitbench.reports.document.markdown import markdown_phrase
-from bitbench.reports.document.model import plain_text
-from bitbench.reports.sections.failures import remarks as report_remarks
-from bitbench.study.hardware import Level, hardware_level
+from bitbench.reports.document.markdown import render_markdown_phrase
+from bitbench.reports.document.model import format_plain_text
+from bitbench.reports.sections.failures import iter_remarks as report_remarks
+from bitbench.study.hardware import Level, find_hardware_level
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import ModelFacts, Variant
@@ -61,13 +61,13 @@ def test_flags_tell_the_level_and_whether_it_has_bf16(
     flags: tuple[str, ...], level: Level, has_bf16: bool
 ) -> None:
     assert set(flags) <= set(TELLING_FLAGS)
-    assert hardware_level(flags) is HostFacts(cpu_flags=flags).level is level
+    assert find_hardware_level(flags) is HostFacts(cpu_flags=flags).level is level
     assert level.has_bf16 == has_bf16
 
 
 def test_a_processor_that_is_not_known_has_no_level() -> None:
     assert HostFacts().level is None
-    assert hardware_level(["f16c"]) is None
+    assert find_hardware_level(["f16c"]) is None
 
 
 def test_a_level_says_in_words_what_it_lacks() -> None:
@@ -76,7 +76,7 @@ def test_a_level_says_in_words_what_it_lacks() -> None:
 
 
 def test_this_machine_has_the_level_of_its_flags() -> None:
-    assert host_processor_level() is collect_host_facts().level
+    assert find_processor_level() is collect_host_facts().level
 
 
 def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = None) -> Plan:
@@ -130,7 +130,7 @@ def test_a_kernel_that_takes_16_bits_only_stays_in_bf16() -> None:
 def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, highlight=False)
     plan = plan_on(Level.AVX512_VNNI, "bf16", "w4a16-rtn")
-    for remark in plan_remarks(plan, plan_labels(plan)):
+    for remark in iter_plan_remarks(plan, make_plan_labels(plan)):
         console.print(remark)
     lines = capsys.readouterr().out.splitlines()
     (line,) = (
@@ -192,7 +192,7 @@ def test_engines_start_in_the_chosen_type_unless_the_study_names_one() -> None:
 
 def test_keys_and_values_in_float32_get_twice_the_cache() -> None:
     def gib(launch: Launch) -> int:
-        return int(vllm.vllm_variables(launch, "key")["VLLM_CPU_KVCACHE_SPACE"])
+        return int(vllm.make_vllm_variables(launch, "key")["VLLM_CPU_KVCACHE_SPACE"])
 
     asked = replace(
         LAUNCH, dtype=None, setup=EngineSetup(name="e", engine="e", args={"dtype": "float32"})
@@ -227,7 +227,7 @@ def test_the_chosen_type_is_an_argument_when_studies_are_compared() -> None:
 def test_a_report_says_what_was_computed_in_another_type() -> None:
     def said(level: Level) -> str:
         summary = summarize(StudyRecords("x", Lock(plan=plan_on(level))))
-        return " ".join(plain_text(remark) for remark in report_remarks(summary))
+        return " ".join(format_plain_text(remark) for remark in report_remarks(summary))
 
     assert (
         "Computed in float32: bf16 @ vllm and bf16 @ transformers; this processor (avx512)"
@@ -248,11 +248,11 @@ def test_a_report_says_what_was_computed_in_another_type() -> None:
     ],
 )
 def test_a_processor_without_a_name_is_not_called_none(host: HostFacts, said: str) -> None:
-    assert doctor_processor_text(host) == said
+    assert describe_processor(host) == said
 
 
 def test_only_a_cpu_lacks_bf16() -> None:
-    assert {row.device for row in compatibility_rows() if row.float32_without_bf16} == {"cpu"}
+    assert {row.device for row in load_compatibility_rows() if row.float32_without_bf16} == {"cpu"}
 
 
 def measured_on(
@@ -267,7 +267,7 @@ def test_the_roof_is_that_of_the_quicker_type() -> None:
     emulated = ROOF.model_copy(update={"float32_flops_per_s": Readings(values=(700e9, 900e9))})
     assert (ROOF.float_flops_per_s, emulated.float_flops_per_s) == (400e9, 900e9)
     assert re.search(
-        r"in bfloat16, 900\sGflop/s in float32, ", markdown_phrase(roof_sentence(emulated))
+        r"in bfloat16, 900\sGflop/s in float32, ", render_markdown_phrase(describe_roof(emulated))
     )
 
 
@@ -277,7 +277,7 @@ def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:
     in_float32 = replace(made, lock=made.lock.model_copy(update={"plan": chosen}))
 
     def read(of: StudyRecords, config: Config) -> int | None:
-        return config_side(of, config, of.study.workloads[0]).stored_bytes
+        return summarize_config_side(of, config, of.study.workloads[0]).stored_bytes
 
     assert read(in_float32, PLAIN) == 4 * (SMOLLM2.parameters or 0) > (read(made, PLAIN) or 0)
     assert read(in_float32, QUANTIZED) == read(made, QUANTIZED)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.llamacpp import LlamaCppEngine, command_line, llamacpp_gguf_file
+from bitbench.engines.llamacpp import LlamaCppEngine, command_line, find_gguf_file
 from bitbench.ports import Launch, Load
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
@@ -121,10 +121,10 @@ def test_without_any_server_the_command_to_make_one_is_named(
 
 
 def test_a_variant_is_a_file_or_a_folder_with_one(model: Path) -> None:
-    assert llamacpp_gguf_file(model) == model / "model.gguf"
-    assert llamacpp_gguf_file(model / "model.gguf") == model / "model.gguf"
+    assert find_gguf_file(model) == model / "model.gguf"
+    assert find_gguf_file(model / "model.gguf") == model / "model.gguf"
     (model / "second.gguf").touch()
-    assert llamacpp_gguf_file(model) is None
+    assert find_gguf_file(model) is None
     with pytest.raises(ModelError, match="exactly one"):
         command_line(launch(model), 1)
     with pytest.raises(ModelError, match="needs a model"):

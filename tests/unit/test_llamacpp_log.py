@@ -29,7 +29,7 @@ def failure_of(log: str, tmp_path: Path) -> Failure:
         log_file=tmp_path / "llamacpp.log",
         read_facts=lambda log: llamacpp.read_llamacpp_facts(log, prefix_caching=False),
         unsupported=llamacpp.UNSUPPORTED,
-        message_of=llamacpp.llamacpp_log_message,
+        message_of=llamacpp.strip_llamacpp_log_prefix,
     )
     instance = ServerInstance(plan)
     try:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bitbench.util.http.connection import error_in_answer
+from bitbench.util.http.connection import describe_error
 from bitbench.util.http.response import ResponseReader
 from tests.support.streamed_answer import read_answer
 
@@ -187,8 +187,8 @@ def test_more_chunks_with_text_than_tokens_contradict_each_other() -> None:
     ],
 )
 def test_a_server_is_quoted(body: bytes, said: str) -> None:
-    assert error_in_answer(body, "") == said
+    assert describe_error(body, "") == said
 
 
 def test_a_long_quotation_is_shortened() -> None:
-    assert len(error_in_answer(b"x" * 100_000, "")) == 400
+    assert len(describe_error(b"x" * 100_000, "")) == 400

@@ -49,6 +49,6 @@ def test_a_vocabulary_of_special_ids_alone_is_refused() -> None:
 def test_a_passage_is_the_same_for_its_name_alone() -> None:
     source = PromptSource(Vocabulary(size=50_000, excluded=(3,)), seed=(0, 1))
     again = PromptSource(Vocabulary(size=50_000, excluded=(3,)), seed=(0, 1))
-    assert source.passage("a", 64).tolist() == again.passage("a", 64).tolist()
-    assert source.passage("a", 64).tolist() != source.passage("b", 64).tolist()
-    assert source.passage("a", 64).tolist()[:32] == source.passage("a", 32).tolist()
+    assert source.make_passage("a", 64).tolist() == again.make_passage("a", 64).tolist()
+    assert source.make_passage("a", 64).tolist() != source.make_passage("b", 64).tolist()
+    assert source.make_passage("a", 64).tolist()[:32] == source.make_passage("a", 32).tolist()

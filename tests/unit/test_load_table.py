@@ -6,7 +6,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
-from bitbench.loadgen.answer import REQUEST_SCHEMA, request_row
+from bitbench.loadgen.answer import REQUEST_SCHEMA, make_request_row
 from bitbench.loadgen.connection import Exchange
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.records.tables import REQUEST_STATUSES
@@ -31,7 +31,7 @@ def row_of(*data: bytes, at_s: float | None = 0.0, asked: int | None = 7) -> dic
     for second, part in enumerate(data):
         came.response.feed(part, 101.0 + second)
     came.response.close()
-    steps = request_row(cast(Exchange, came), zero=100.0, key="")
+    steps = make_request_row(cast(Exchange, came), zero=100.0, key="")
     with pytest.raises(StopIteration) as end:
         next(steps)
     (row,) = pa.Table.from_pylist([end.value.value], schema=REQUEST_SCHEMA).to_pylist()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from bitbench.loadgen.answer import REQUEST_SCHEMA
-from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, load_verdict, moved_metrics
+from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, list_moved_metrics, load_verdict
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, Failure, LoadMachine, Outcome, TrialMetrics
 from bitbench.study.base import Json
@@ -170,7 +170,7 @@ def test_a_late_client_spoils_the_metrics_that_it_may_have_moved(
     sent_s: float, client: ClientHealth, moved: set[str]
 ) -> None:
     rows = (row(0, sent_s=sent_s), row(1, sent_s=sent_s))
-    assert set(moved_metrics(RequestSums.of(table(*rows)), WORKLOAD, client)) == moved
+    assert set(list_moved_metrics(RequestSums.of(table(*rows)), WORKLOAD, client)) == moved
     for metric in PRIMARY_METRICS:
         failure = verdict(*rows, health=client, metric=metric)
         assert (failure is not None) == (metric in moved)
@@ -207,10 +207,10 @@ def test_the_limit_is_that_of_the_point_and_not_of_the_trial() -> None:
 def test_the_median_of_all_attempts_is_what_a_limit_is_a_share_of() -> None:
     rows = (row(0, sent_s=0.0025), row(1, sent_s=0.0025))
     slow, fast, nothing = taking(0.2, 0.02), taking(0.1, 0.02), TrialMetrics()
-    assert "ttft" in moved_metrics(
+    assert "ttft" in list_moved_metrics(
         RequestSums.of(table(*rows)), WORKLOAD, WELL, [fast, slow, fast, nothing]
     )
-    assert "ttft" not in moved_metrics(
+    assert "ttft" not in list_moved_metrics(
         RequestSums.of(table(*rows)), WORKLOAD, WELL, [slow, fast, slow]
     )
 
@@ -243,9 +243,14 @@ def test_an_open_loop_goes_on_however_late_a_request_was() -> None:
         chunks = [began + after for after in (0.1, 0.12, 0.14)]
         rows.append(row(place, **times, last_token_s=chunks[-1], chunk_s=chunks))
     late = WELL.model_copy(update={"send_lateness_p99_s": 0.012})
-    assert set(moved_metrics(RequestSums.of(table(*rows)), workload, late)) == {"ttft", "latency"}
+    assert set(list_moved_metrics(RequestSums.of(table(*rows)), workload, late)) == {
+        "ttft",
+        "latency",
+    }
     hopeless = WELL.model_copy(update={"send_lateness_p99_s": 1.0})
-    assert "output_throughput" in moved_metrics(RequestSums.of(table(*rows)), workload, hopeless)
+    assert "output_throughput" in list_moved_metrics(
+        RequestSums.of(table(*rows)), workload, hopeless
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +269,7 @@ def test_long_gaps_do_not_hide_a_late_first_token() -> None:
     slow = {"chunk_s": [0.1, 0.5, 0.9], "last_token_s": 0.9, "end_s": 0.9}
     late = health(p99_lag_s=0.030)  # a small part of a gap, a large one of the time to first token
     assert set(
-        moved_metrics(RequestSums.of(table(row(0, **slow), row(1, **slow))), WORKLOAD, late)
+        list_moved_metrics(RequestSums.of(table(row(0, **slow), row(1, **slow))), WORKLOAD, late)
     ) == {"ttft"}
 
 

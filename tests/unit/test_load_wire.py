@@ -8,7 +8,7 @@ from bitbench.loadgen.requests import Ask, request_bytes
 from bitbench.ports import Endpoint
 from bitbench.study.base import Json
 from bitbench.study.workload import Api
-from bitbench.util.http.connection import Address, connection_address
+from bitbench.util.http.connection import Address, parse_address
 
 
 def parts_of(
@@ -86,7 +86,7 @@ def test_text_goes_to_the_endpoint_that_was_asked_for(
     ],
 )
 def test_addresses(url: str, expected: Address) -> None:
-    assert connection_address(url) == expected
+    assert parse_address(url) == expected
 
 
 def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
@@ -96,4 +96,4 @@ def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
 @pytest.mark.parametrize("url", ["ftp://host:1", "http://host:1/v1", "host:1"])
 def test_an_address_that_is_not_plain_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
-        connection_address(url)
+        parse_address(url)

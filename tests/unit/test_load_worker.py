@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 import uvloop
 
-from bitbench.analysis.trial import metrics_of_trial
+from bitbench.analysis.trial import compute_trial_metrics
 from bitbench.loadgen import client, row_writer
 from bitbench.loadgen.client import WorkerPart, run_client_part, run_job
 from bitbench.loadgen.verdict import load_verdict
-from bitbench.loadgen.workers import LoadWorkers, workers_for
+from bitbench.loadgen.workers import LoadWorkers, count_workers
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.request_sums import RequestSums
@@ -69,7 +69,9 @@ def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None
         alone = run_job(job(endpoint, workload))
     assert len(workers.pids) == 0
     assert len(result.health.workers) == 2
-    assert metrics_of_trial(result.sums) == metrics_of_trial(RequestSums.of(result.requests))
+    assert compute_trial_metrics(result.sums) == compute_trial_metrics(
+        RequestSums.of(result.requests)
+    )
     worst = max(worker.loop_lag_p99_s for worker in result.health.workers)
     assert result.health.loop_lag_p99_s == worst
     rows, rows_alone = result.requests.to_pylist(), alone.requests.to_pylist()
@@ -111,10 +113,10 @@ def test_a_long_trial_is_written_while_it_runs_and_has_the_same_requests(
         == [*long.requests["request"].to_pylist()]
         == list(range(200))
     )
-    assert metrics_of_trial(RequestSums.of(long.requests)).model_dump() == pytest.approx(
-        metrics_of_trial(long.sums).model_dump()
+    assert compute_trial_metrics(RequestSums.of(long.requests)).model_dump() == pytest.approx(
+        compute_trial_metrics(long.sums).model_dump()
     )
-    packed = long.rows.packed()
+    packed = long.rows.load_parts()
     assert packed.read() == RequestParts(packed.parts).read()
     assert not path.exists()
 
@@ -168,7 +170,7 @@ def test_more_workers_only_where_one_does_not_carry_the_streams(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def streams(concurrency: int) -> int:
-        return workers_for(
+        return count_workers(
             Workload(name="w", concurrency=concurrency, input_tokens=1, output_tokens=1)
         )
 

@@ -46,7 +46,7 @@ class Watch:
 def run(folder: StudyFolder, plan: Plan, results: int = 10_000, load: Load | None = None) -> None:
     client = load or Load(Tape())
     context = RunContext(plan, {"null": Engine(Tape())}, lambda _: Path(), client, Watch(results))  # type: ignore[dict-item,arg-type]
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(make_lock(plan))
         schedule = Schedule(
             plan, lambda _: FixedPlanner(plan), FixedResidence(plan, together=True), folder
@@ -129,7 +129,7 @@ def test_a_block_with_a_result_goes_on_however_many_trials_are_rejected_after_it
 
 def test_a_block_of_another_machine_is_not_taken_over(tmp_path: Path) -> None:
     plan, folder = plan_of(engines=1, workloads=1), StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(make_lock(plan))
         BlockLines(folder).begin(0, "node-2", 2, ())
     with pytest.raises(StoreError, match="block 0 was begun on node-2"):

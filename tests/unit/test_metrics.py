@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.analysis.changes import gate_condition, metric_of_change
-from bitbench.analysis.trial import RECORDED, metrics_of_trial
+from bitbench.analysis.changes import parse_change_metric, parse_gate_condition
+from bitbench.analysis.trial import RECORDED, compute_trial_metrics
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows
 from bitbench.records.request_sums import RATES
@@ -26,7 +26,7 @@ from bitbench.study.metrics import (
 )
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.study import Measure
-from bitbench.study.study_file import study_schema
+from bitbench.study.study_file import make_study_schema
 from bitbench.util.errors import UsageError
 from tests.command_line import bitbench
 from tests.support.synthetic import demo_study, make_lock, request_rows, request_sums
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo study as a folder."""
     plan, trials, instances, _ = demo_study()
     path = tmp_path_factory.mktemp("metrics") / "demo"
-    with StudyFolder(path).writing() as writer:
+    with StudyFolder(path).open_writer() as writer:
         writer.write_study("name: demo\n")
         writer.write_lock(make_lock(plan))
         for instance in instances:
@@ -99,13 +99,13 @@ def test_a_tail_needs_more_requests_than_a_mean() -> None:
 
 
 def test_what_is_measured_is_named_by_columns() -> None:
-    found = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 1.5]}))
+    found = compute_trial_metrics(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 1.5]}))
     assert {name for name, value in found if value is not None} <= COLUMNS
     assert found.ttft_s == 1.0
 
 
 def test_the_study_file_uses_the_names_and_reads_both_spellings() -> None:
-    schema = study_schema()
+    schema = make_study_schema()
     assert list(schema["$defs"]["Measure"]["properties"]["metric"]["enum"]) == list(PRIMARY_METRICS)
     assert {*PRIMARY_METRICS} <= METRICS.keys()
     assert schema["properties"]["objectives"]["propertyNames"]["enum"] == list(OBJECTIVES)
@@ -126,15 +126,15 @@ def test_fail_if_takes_every_recorded_figure_in_both_spellings() -> None:
     for metric in (*RECORDED.values(), METRICS["perplexity"]):
         for spelling in (metric.name, metric.column):
             assert (
-                gate_condition(f"{spelling} < -3%").metric
-                == metric_of_change(metric.name)
+                parse_gate_condition(f"{spelling} < -3%").metric
+                == parse_change_metric(metric.name)
                 == metric.column
             )
     with pytest.raises(
         UsageError,
         match="unknown figure ttft_p90; did you mean `ttft_p99`\\? known are output_throughput",
     ):
-        metric_of_change("ttft_p90")
+        parse_change_metric("ttft_p90")
 
 
 def test_csv_json_and_sql_have_the_columns(

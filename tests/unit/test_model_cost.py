@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from bitbench.models.shapes import SHAPES
-from bitbench.records.roof import Bound, MachineRoof, Readings, attainable_under_roof
+from bitbench.records.roof import Bound, MachineRoof, Readings, compute_attainable
 from bitbench.study.model_cost import (
-    active_weight_bytes,
-    decode_cost,
-    expected_weight_bytes,
-    prefill_cost,
-    read_weight_bytes,
-    touched_share,
-    why_cost_unknown,
+    compute_decode_cost,
+    compute_prefill_cost,
+    count_read_bytes,
+    estimate_active_bytes,
+    estimate_touched_share,
+    estimate_weight_bytes,
+    explain_unknown_cost,
 )
 from bitbench.study.variant import ExpertFacts, ModelFacts
 
@@ -43,12 +43,14 @@ ROOF = MachineRoof(
 
 
 def test_products_use_every_weight_of_the_checkpoint_but_the_norms_once() -> None:
-    cost = decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0)
+    cost = compute_decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0)
     assert cost.matmul_flops == 2 * (134_515_008 - NORMS)
 
 
 def test_keys_and_values_grow_with_batch_and_context_and_weights_do_not() -> None:
-    one, many = (decode_cost(SMOLLM2, WEIGHTS, batch=batch, context=999) for batch in (1, 8))
+    one, many = (
+        compute_decode_cost(SMOLLM2, WEIGHTS, batch=batch, context=999) for batch in (1, 8)
+    )
     assert one.kv_bytes == 1000 * 23_040  # 2 · 30 layers · 3 heads · 64 · 2 bytes, as vLLM says too
     assert many.kv_bytes == 8 * one.kv_bytes
     assert many.weight_bytes == one.weight_bytes == WEIGHTS
@@ -57,7 +59,7 @@ def test_keys_and_values_grow_with_batch_and_context_and_weights_do_not() -> Non
 
 
 def test_a_prefill_computes_the_head_once_and_half_of_all_pairs() -> None:
-    cost = prefill_cost(SMOLLM2, WEIGHTS, batch=2, tokens=100)
+    cost = compute_prefill_cost(SMOLLM2, WEIGHTS, batch=2, tokens=100)
     blocks, head = 134_515_008 - NORMS - 576 * 49_152, 576 * 49_152
     assert cost.matmul_flops == 2 * 2 * (100 * blocks + head)
     assert cost.attention_flops == 2 * (100 * 101 // 2) * 4 * 30 * 9 * 64
@@ -66,30 +68,28 @@ def test_a_prefill_computes_the_head_once_and_half_of_all_pairs() -> None:
 
 def test_an_input_embedding_of_its_own_is_not_read() -> None:
     untied = SMOLLM2.model_copy(update={"tied_embeddings": False})
-    assert read_weight_bytes(untied, WEIGHTS) == WEIGHTS - 2 * 576 * 49_152
-    assert read_weight_bytes(SMOLLM2, WEIGHTS) == WEIGHTS
+    assert count_read_bytes(untied, WEIGHTS) == WEIGHTS - 2 * 576 * 49_152
+    assert count_read_bytes(SMOLLM2, WEIGHTS) == WEIGHTS
 
 
 def test_what_cannot_be_told_says_why() -> None:
-    assert why_cost_unknown(SMOLLM2) is None
+    assert explain_unknown_cost(SMOLLM2) is None
     assert "of its 8 experts" in (
-        why_cost_unknown(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or ""
+        explain_unknown_cost(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or ""
     )
     assert "intermediate_size" in (
-        why_cost_unknown(SMOLLM2.model_copy(update={"intermediate_size": None})) or ""
+        explain_unknown_cost(SMOLLM2.model_copy(update={"intermediate_size": None})) or ""
     )
 
 
 def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_counts() -> None:
-    single = attainable_under_roof(
-        decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0), ROOF, in_int8=False
+    single = compute_attainable(
+        compute_decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0), ROOF, in_int8=False
     )
     assert single.bound is Bound.MEMORY
     assert single.seconds == pytest.approx(WEIGHTS / 10e9, rel=0.01)
-    prefill = prefill_cost(SMOLLM2, WEIGHTS, batch=8, tokens=512)
-    dense, eight = (
-        attainable_under_roof(prefill, ROOF, in_int8=in_int8) for in_int8 in (False, True)
-    )
+    prefill = compute_prefill_cost(SMOLLM2, WEIGHTS, batch=8, tokens=512)
+    dense, eight = (compute_attainable(prefill, ROOF, in_int8=in_int8) for in_int8 in (False, True))
     assert dense.bound is Bound.ARITHMETIC
     assert dense.seconds == pytest.approx(prefill.flops / 400e9)
     assert eight.arithmetic_s == pytest.approx(
@@ -111,7 +111,7 @@ def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_co
 )
 def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float | None) -> None:
     facts = SHAPES["llama-3.1-70b"].facts
-    found = expected_weight_bytes(facts, form)
+    found = estimate_weight_bytes(facts, form)
     assert (
         found is None
         if share is None
@@ -146,7 +146,7 @@ ALL = 2 * (ATTENTION + DENSE + 2 * (4 * EXPERT + SHARED + ROUTER) + HEAD)
 def test_a_step_of_a_mixture_reads_the_experts_that_its_tokens_touch(
     batch: int, experts: float
 ) -> None:
-    cost = decode_cost(MIXTURE, ALL, batch=batch, context=0)
+    cost = compute_decode_cost(MIXTURE, ALL, batch=batch, context=0)
     assert cost.touched_experts == experts / 4
     assert cost.weight_bytes == ALL - 2 * 2 * (4 - experts) * EXPERT
     assert cost.matmul_flops == 2 * batch * (
@@ -155,9 +155,9 @@ def test_a_step_of_a_mixture_reads_the_experts_that_its_tokens_touch(
 
 
 def test_a_prefill_touches_experts_with_every_token_of_its_prompts() -> None:
-    cost = prefill_cost(MIXTURE, ALL, batch=1, tokens=3)
+    cost = compute_prefill_cost(MIXTURE, ALL, batch=1, tokens=3)
     assert cost.touched_experts == 3.5 / 4
-    assert prefill_cost(MIXTURE, ALL, batch=8, tokens=512).weight_bytes == ALL
+    assert compute_prefill_cost(MIXTURE, ALL, batch=8, tokens=512).weight_bytes == ALL
 
 
 def test_the_share_of_experts_touched_is_that_of_simulated_uniform_routing() -> None:
@@ -165,15 +165,17 @@ def test_the_share_of_experts_touched_is_that_of_simulated_uniform_routing() -> 
     for experts, per_token, tokens in ((8, 2, 1), (8, 2, 4), (128, 8, 8), (128, 8, 64)):
         chosen = rng.random((400, tokens, experts)).argsort(axis=2)[:, :, :per_token]
         shares = [len(np.unique(step)) / experts for step in chosen]
-        assert np.mean(shares) == pytest.approx(touched_share(experts, per_token, tokens), abs=0.01)
+        assert np.mean(shares) == pytest.approx(
+            estimate_touched_share(experts, per_token, tokens), abs=0.01
+        )
 
 
 def test_a_token_of_qwen3_30b_a3b_reads_what_its_name_says() -> None:
     facts = SHAPES["qwen3-30b-a3b"].facts
-    active = active_weight_bytes(facts, 2 * (facts.parameters or 0))
+    active = estimate_active_bytes(facts, 2 * (facts.parameters or 0))
     embedding = 2_048 * 151_936
     assert active is not None
     assert active / 2 + embedding == pytest.approx(
         3.3e9, rel=0.02
     )  # as its card says, embeddings included
-    assert active_weight_bytes(SMOLLM2, WEIGHTS) is None
+    assert estimate_active_bytes(SMOLLM2, WEIGHTS) is None

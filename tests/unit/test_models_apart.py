@@ -4,13 +4,13 @@ import itertools
 
 import pytest
 
-from bitbench.analysis.ranking import ranking_model_groups
+from bitbench.analysis.ranking import list_model_groups
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Limits
-from bitbench.reports.answers.recommend import recommendation_document
-from bitbench.reports.document.markdown import markdown
-from bitbench.reports.files import report_file_figures
-from bitbench.reports.study import study_document
+from bitbench.reports.answers.recommend import build_recommendation
+from bitbench.reports.document.markdown import render_markdown
+from bitbench.reports.files import iter_figures
+from bitbench.reports.study import build_study_report
 from bitbench.study.variant import Variant
 from tests.support.eight_configs import MODEL, RECIPES, eight_configs, eight_summary
 from tests.support.synthetic import make_lock, summarize
@@ -51,14 +51,14 @@ def test_each_model_has_the_ranks_that_it_would_have_alone() -> None:
 
 def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> None:
     plan, _, _ = eight_configs((MODEL, TINY))
-    assert [field.baseline and field.baseline.name for field in ranking_model_groups(plan)] == [
+    assert [field.baseline and field.baseline.name for field in list_model_groups(plan)] == [
         f"{MODEL}/bf16 @ vllm",
         f"{TINY}/bf16 @ vllm",
     ]
     without = plan.model_copy(
         update={"points": tuple(one for one in plan.points if one.config.variant != f"{TINY}/bf16")}
     )
-    assert [field.baseline and field.baseline.name for field in ranking_model_groups(without)][
+    assert [field.baseline and field.baseline.name for field in list_model_groups(without)][
         1
     ] == f"{TINY}/w8a8-rtn @ vllm"
 
@@ -66,13 +66,13 @@ def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> 
 def test_a_report_answers_model_by_model() -> None:
     plan, trials, instances = eight_configs((MODEL, TINY))
     summary = summarize(plan, trials, instances)
-    document = study_document(summary, make_lock(plan))
-    text = markdown(document)
+    document = build_study_report(summary, make_lock(plan))
+    text = render_markdown(document)
     assert f"**`{MODEL}`: **" in text or f"**`{MODEL}`:**" in text
     assert text.count("Use `w8a8-gptq @ vllm` or `w8a8-rtn @ vllm` (undecided between them)") == 2
     assert "Models are not compared with each other" in text
     assert f"## Workload `c1`, `{TINY}`" in text
-    names = [figure.name for figure in report_file_figures(document)]
+    names = [figure.name for figure in iter_figures(document)]
     assert len(set(names)) == len(names)
     assert "26.6×" not in text  # the tiny one against the other's baseline
 
@@ -85,7 +85,7 @@ def test_a_recommendation_is_made_for_each_model() -> None:
         (MODEL, MODEL),
         (TINY, TINY),
     ]
-    text = markdown(recommendation_document(found))
+    text = render_markdown(build_recommendation(found))
     assert f"the output throughput of the baseline `{TINY}/bf16 @ vllm`" in text
 
 

@@ -11,8 +11,8 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli import progress
 from bitbench.cli.progress import RunDisplay
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
-from bitbench.reports.document.model import Bullets, plain_text
-from bitbench.reports.sections.failures import failures_section
+from bitbench.reports.document.model import Bullets, format_plain_text
+from bitbench.reports.sections.failures import build_failures_section
 from bitbench.study.plan import Group, Member
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.command_line import bitbench
@@ -108,9 +108,12 @@ def test_a_command_of_the_doctor_stays_whole(
 
 
 def causes_told(summary: StudySummary) -> list[str]:
-    blocks = failures_section(summary).blocks
+    blocks = build_failures_section(summary).blocks
     return [
-        plain_text(item) for block in blocks if isinstance(block, Bullets) for item in block.items
+        format_plain_text(item)
+        for block in blocks
+        if isinstance(block, Bullets)
+        for item in block.items
     ]
 
 

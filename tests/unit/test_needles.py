@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.intervals import fair_coin_p_value
-from bitbench.analysis.quality import first_divergent_position
+from bitbench.analysis.intervals import compute_fair_coin_p_value
+from bitbench.analysis.quality import find_first_divergent_position
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PositionDivergence, StudySummary, TaskEstimate
-from bitbench.analysis.tasks import compare_tasks, needles_of, task_flips
+from bitbench.analysis.tasks import compare_tasks, iter_needles, summarize_flips
 from bitbench.quality.logprobs import InstanceConnection, PromptLogprobs
 from bitbench.quality.material import Corpus, make_material
 from bitbench.quality.measure import ask_tasks
-from bitbench.quality.needles import DEPTHS, NEEDLE_ANSWER_TOKENS, needles
+from bitbench.quality.needles import DEPTHS, NEEDLE_ANSWER_TOKENS, make_needles
 from bitbench.records.quality import TaskAnswer, TaskQuestion
-from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts
-from bitbench.reports.sections.quality import quality_section, quality_sentences
+from bitbench.reports.document.markdown import render_markdown_phrase, render_markdown_section
+from bitbench.reports.sections.quality import build_quality_section, iter_quality_sentences
 from bitbench.study.quality import LmEvalTask, Quality
 from tests.support.quality_server import QualityServer
 from tests.support.stand_in_environment import stand_in_python
@@ -35,8 +35,10 @@ def server() -> Iterator[QualityServer]:
 
 
 def test_needles_are_the_same_each_time() -> None:
-    assert needles() == needles()
-    assert [needle.depth for needle in needles()] == [depth for depth in DEPTHS for _ in range(4)]
+    assert make_needles() == make_needles()
+    assert [needle.depth for needle in make_needles()] == [
+        depth for depth in DEPTHS for _ in range(4)
+    ]
 
 
 def test_a_needle_lies_at_its_depth_in_a_window_that_it_fills(tmp_path: Path) -> None:
@@ -80,11 +82,11 @@ def test_answers_are_kept_with_what_was_cut(server: QualityServer) -> None:
 
 
 def test_the_exact_test_is_that_of_a_fair_coin() -> None:
-    assert fair_coin_p_value(0, 0) == 1.0
-    assert fair_coin_p_value(0, 5) == pytest.approx(2 / 32)
-    assert fair_coin_p_value(3, 12) == pytest.approx(2 * (1 + 12 + 66 + 220) / 4096)
-    assert fair_coin_p_value(6, 12) == 1.0
-    found = task_flips(lost=12, gained=2, asked=100, confidence=0.95)
+    assert compute_fair_coin_p_value(0, 0) == 1.0
+    assert compute_fair_coin_p_value(0, 5) == pytest.approx(2 / 32)
+    assert compute_fair_coin_p_value(3, 12) == pytest.approx(2 * (1 + 12 + 66 + 220) / 4096)
+    assert compute_fair_coin_p_value(6, 12) == 1.0
+    found = summarize_flips(lost=12, gained=2, questions=100, confidence=0.95)
     assert found.difference.value == pytest.approx(-0.1)
     assert found.difference.interval is not None
     assert -0.18 < found.difference.interval.low < -0.1 < found.difference.interval.high < -0.02
@@ -173,7 +175,7 @@ def summary() -> StudySummary:
 
 
 def test_the_answer_says_who_answers_fewer_questions_right_and_from_which_length_on() -> None:
-    said = [markdown_phrase(sentence) for sentence in quality_sentences(summary())]
+    said = [render_markdown_phrase(sentence) for sentence in iter_quality_sentences(summary())]
     assert any(
         "`w4` answers significantly fewer questions right than its baseline: 20 answers lost" in one
         for one in said
@@ -184,9 +186,9 @@ def test_the_answer_says_who_answers_fewer_questions_right_and_from_which_length
         for one in said
     )
     assert "Long prompts: `w4` finds fewer needles than its baseline from 2,048 tokens on." in said
-    section = quality_section(summary())
+    section = build_quality_section(summary())
     assert section is not None
-    text = "\n".join(markdown_section_parts(section))
+    text = "\n".join(render_markdown_section(section))
     assert "corrected for the number of variants (Holm)" in text
     assert "0 of 20" in text
 
@@ -195,12 +197,12 @@ def test_p_values_are_corrected_for_the_variants() -> None:
     found = {row.name: row.tasks for row in summary().quality}
     needle = next(task for task in found["m/w4 @ vllm"] if task.task == "builtin/needle-2048")
     assert needle.flips is not None
-    assert needle.flips.p_value == pytest.approx(2 * fair_coin_p_value(0, 20))
+    assert needle.flips.p_value == pytest.approx(2 * compute_fair_coin_p_value(0, 20))
 
 
 def test_needles_are_counted_by_length_and_depth() -> None:
     said = answers([True, False, True], "builtin/needle-256", length=256, depth=25)
-    (cell,) = needles_of(said)
+    (cell,) = iter_needles(said)
     assert (cell.length, cell.depth, cell.found, cell.asked) == (256, 25, 2, 3)
 
 
@@ -211,13 +213,15 @@ def stretch(first: int, low: float) -> PositionDivergence:
 
 def test_the_place_from_which_on_a_variant_loses() -> None:
     assert (
-        first_divergent_position([stretch(1, 0.0), stretch(64, 0.2), stretch(128, 0.2)], 0.1) == 64
+        find_first_divergent_position([stretch(1, 0.0), stretch(64, 0.2), stretch(128, 0.2)], 0.1)
+        == 64
     )
     assert (
-        first_divergent_position([stretch(1, 0.2), stretch(64, 0.0), stretch(128, 0.2)], 0.1) == 128
+        find_first_divergent_position([stretch(1, 0.2), stretch(64, 0.0), stretch(128, 0.2)], 0.1)
+        == 128
     )
-    assert first_divergent_position([stretch(1, 0.2), stretch(64, 0.0)], 0.1) is None
-    assert first_divergent_position([stretch(1, 0.2)], 0.1) == 1
+    assert find_first_divergent_position([stretch(1, 0.2), stretch(64, 0.0)], 0.1) is None
+    assert find_first_divergent_position([stretch(1, 0.2)], 0.1) == 1
 
 
 def test_tasks_and_lengths_of_a_study_file() -> None:

@@ -87,7 +87,7 @@ def test_the_bytes_are_those_that_the_answers_plan(tmp_path: Path) -> None:
 
         def planned(sent: bytes) -> StreamPlan | bytes:
             head, _, body = sent.partition(b"\r\n\r\n")
-            return answers.respond(
+            return answers.answer_request(
                 "POST", head.split()[1].decode(), f"Bearer {endpoint.api_key}", body
             )
 

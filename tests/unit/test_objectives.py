@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bitbench.analysis.objectives import GROWTH_LIMIT, judge_objectives, objectives_hold
+from bitbench.analysis.objectives import GROWTH_LIMIT, check_objectives, judge_objectives
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.objective import Objective, Objectives
@@ -131,11 +131,13 @@ def record(outcome: Outcome, result: ObjectiveResult) -> TrialRecord:
 def test_a_late_client_can_only_make_a_server_look_worse() -> None:
     ttft, tpot = objectives("ttft_p99=200ms"), objectives("tpot_p99=20ms")
     late = Outcome.CLIENT_BOUND
-    assert objectives_hold(record(late, ObjectiveResult(holds=True)), ttft) is True
-    assert objectives_hold(record(late, ObjectiveResult(holds=True)), tpot) is None
-    assert objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.014)), ttft) is None
+    assert check_objectives(record(late, ObjectiveResult(holds=True)), ttft) is True
+    assert check_objectives(record(late, ObjectiveResult(holds=True)), tpot) is None
     assert (
-        objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.016)), ttft) is False
+        check_objectives(record(late, ObjectiveResult(holds=False, excess_s=0.014)), ttft) is None
     )
-    assert objectives_hold(record(Outcome.OVERLOADED, ObjectiveResult(holds=True)), ttft) is False
-    assert objectives_hold(record(Outcome.OK, ObjectiveResult(holds=True)), tpot) is True
+    assert (
+        check_objectives(record(late, ObjectiveResult(holds=False, excess_s=0.016)), ttft) is False
+    )
+    assert check_objectives(record(Outcome.OVERLOADED, ObjectiveResult(holds=True)), ttft) is False
+    assert check_objectives(record(Outcome.OK, ObjectiveResult(holds=True)), tpot) is True

@@ -10,14 +10,14 @@ from rich.console import Console
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.answers.recommend import recommendation_document
-from bitbench.reports.document.data import json_text
-from bitbench.reports.document.html import html_page
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.answers.recommend import build_recommendation
+from bitbench.reports.document.data import format_json
+from bitbench.reports.document.html import render_html
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.labels import CHOSEN
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.support.synthetic import demo_study, make_plan, make_trial, speed_metrics, summarize
@@ -48,7 +48,7 @@ def summary() -> StudySummary:
 
 @pytest.fixture(scope="module")
 def report(summary: StudySummary) -> Document:
-    return study_document(summary, demo_study()[3])
+    return build_study_report(summary, demo_study()[3])
 
 
 def printed(document: Document) -> str:
@@ -66,8 +66,8 @@ def answers(text: str) -> str:
 def test_page_and_terminal_show_means_and_claim_nothing(report: Document) -> None:
     for text in (
         printed(report),
-        markdown(report),
-        re.sub(r"<script.*?</script>", "", html_page(report, "")),
+        render_markdown(report),
+        re.sub(r"<script.*?</script>", "", render_html(report, "")),
     ):
         assert not CLAIMS.search(answers(text))
         assert f"{CHOSEN} " not in answers(text)
@@ -76,7 +76,7 @@ def test_page_and_terminal_show_means_and_claim_nothing(report: Document) -> Non
 
 
 def test_json_has_no_rank(summary: StudySummary) -> None:
-    (ranking,) = json.loads(json_text(summary, []))["summary"]["rankings"]
+    (ranking,) = json.loads(format_json(summary, []))["summary"]["rankings"]
     assert ranking["starts_needed"] == 3
     assert ranking["possible_bests"] == []
     for entry in ranking["entries"]:
@@ -90,4 +90,4 @@ def test_json_has_no_rank(summary: StudySummary) -> None:
 def test_recommend_chooses_none(summary: StudySummary) -> None:
     found = recommend(summary, Limits())
     assert [choice.chosen for choice in found.choices] == [None]
-    assert not CLAIMS.search(printed(recommendation_document(found)))
+    assert not CLAIMS.search(printed(build_recommendation(found)))

@@ -20,7 +20,7 @@ import pytest
 from bitbench.engines import openvino as engine_module
 from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_openvino_facts
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.planning.plan import planned_engine_setup
+from bitbench.planning.plan import complete_engine_setup
 from bitbench.ports import InstanceFailed, Launch, Load
 from bitbench.records.trial import Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -108,11 +108,11 @@ def test_what_it_refuses() -> None:
 
 def test_the_type_of_the_kv_cache_is_an_axis() -> None:
     engine = OpenvinoEngine()
-    chosen = planned_engine_setup(setup("bf16"), engine)
+    chosen = complete_engine_setup(setup("bf16"), engine)
     assert engine.refuse(chosen, VARIANT, BUILT_IN_WORKLOADS["base"]) is None
     assert command_line(replace(LAUNCH, setup=chosen), 1)[7:] == ["--kv-cache-precision=bf16"]
     with pytest.raises(StudyFileError, match="has no KV cache type fp8"):
-        planned_engine_setup(setup("fp8"), engine)
+        complete_engine_setup(setup("fp8"), engine)
 
 
 def failure_of(said: str, tmp_path: Path) -> tuple[Outcome, str]:

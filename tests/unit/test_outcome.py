@@ -6,10 +6,10 @@ import pytest
 import typer
 
 from bitbench.cli.options import Format
-from bitbench.cli.outcome import end_with_outcome_document, outcome_advice
+from bitbench.cli.outcome import end_with_outcome_document, find_outcome_advice
 from bitbench.cli.terminal import Terminal
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.reports.document.words import paragraph, say
@@ -32,22 +32,22 @@ def trials(*outcomes: Outcome) -> list[TrialRecord]:
 
 def test_rejected_trials_are_counted_once_with_what_to_do() -> None:
     late = trials(Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND, Outcome.OK)
-    assert outcome_advice(make_records(PLAN, late)) == (
+    assert find_outcome_advice(make_records(PLAN, late)) == (
         "2 of 3 trials did not count: the client had to wait for a core. "
         "Nothing is missing: what they should show was measured again."
     )
     given_up = trials(Outcome.OK, Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND)
-    assert outcome_advice(make_records(PLAN, given_up)) == (
+    assert find_outcome_advice(make_records(PLAN, given_up)) == (
         "2 of 3 trials did not count: the client had to wait for a core. "
         "Free a core, then measure again with the same command; or lower the concurrency."
     )
-    assert outcome_advice(make_records(PLAN, trials(Outcome.OK, Outcome.CRASHED))) is None
+    assert find_outcome_advice(make_records(PLAN, trials(Outcome.OK, Outcome.CRASHED))) is None
 
 
 def test_a_search_keeps_a_trial_that_met_its_objectives_although_the_client_was_slow() -> None:
     late = trials(Outcome.CLIENT_BOUND, Outcome.OK)
     limits = SearchLimits(start=1.0, lowest=0.1, highest=8.0)
-    assert outcome_advice(make_records(PLAN, late, lock={**LOCK, "search": limits})) is None
+    assert find_outcome_advice(make_records(PLAN, late, lock={**LOCK, "search": limits})) is None
 
 
 def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,4 +67,4 @@ def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture
         "",
     ]
     assert " ".join(shown(Format.TEXT, says_exit_code=True).split()) == f"Use this. {said}"
-    assert shown(Format.MARKDOWN, says_exit_code=True) == markdown(document)
+    assert shown(Format.MARKDOWN, says_exit_code=True) == render_markdown(document)

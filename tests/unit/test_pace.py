@@ -1,12 +1,12 @@
 """A budget plans blocks and rounds; a block that is complete stays so, whatever later trials take."""
 
-from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.sequential import sequential_turns
+from bitbench.analysis.elapsed import collect_block_ends
+from bitbench.analysis.sequential import collect_trials_by_turn
 from bitbench.engines.null import NullEngine
 from bitbench.planning.estimate import Estimator
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.running.progress import CLIENT_BOUND_REPEATS, repeatable_rejections
+from bitbench.running.progress import CLIENT_BOUND_REPEATS, list_repeatable_rejections
 from bitbench.study.plan import Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -39,7 +39,7 @@ def run_block(study: PaperStudy, block: int, second: int, *, took_s: float) -> i
         study.measure(make_instance(member.config, block, started_at=at(second), ready_s=1.0))
     index = 0
     while wanted := [
-        point for point in study.plan.points if study.progress.wants_trial(point, block)
+        point for point in study.plan.points if study.progress.is_trial_due(point, block)
     ]:
         for point in wanted:
             study.measure(trial(point, block, index, second, took_s))
@@ -102,12 +102,12 @@ def test_a_start_for_quality_alone_after_all_blocks_is_in_none_of_them() -> None
         one
         for point in plan.points
         for block in (0, 1)
-        for one in made.progress.trials_of(point, block)
+        for one in made.progress.get_trials(point, block)
     ]
-    before = block_ends(trials, [])
+    before = collect_block_ends(trials, [])
     assert before[0] < before[1]
     late = make_instance(plan.configs[0], 0, started_at=at(second), ready_s=10.0)
-    assert block_ends(trials, [late]) == before
+    assert collect_block_ends(trials, [late]) == before
 
 
 def test_a_start_that_failed_takes_of_the_budget() -> None:
@@ -115,7 +115,7 @@ def test_a_start_that_failed_takes_of_the_budget() -> None:
     point = plan.points[0]
     failed = make_instance(point.config, 0, started_at=at(0), ready_s=None, outcome=Outcome.TIMEOUT)
     never = {"started_at": at(600), "duration_s": 0.0, "outcome": Outcome.TIMEOUT}
-    assert block_ends([make_trial(point, 0, 0, **never)], [failed]) == {0: 600.0}
+    assert collect_block_ends([make_trial(point, 0, 0, **never)], [failed]) == {0: 600.0}
 
 
 def test_quality_is_beside_the_budget_however_short() -> None:
@@ -125,8 +125,8 @@ def test_quality_is_beside_the_budget_however_short() -> None:
         id="q0001", config=plan.configs[0], instance_id="i0001", started_at=at(50), duration_s=45.0,
         outcome=Outcome.OK,
     )  # fmt: skip
-    assert block_ends(trials, []) == {0: 50.0, 1: 150.0}
-    assert block_ends(trials, [scored]) == {0: 50.0, 1: 105.0}
+    assert collect_block_ends(trials, []) == {0: 50.0, 1: 150.0}
+    assert collect_block_ends(trials, [scored]) == {0: 50.0, 1: 105.0}
 
 
 def test_a_trial_that_never_ran_says_nothing_of_how_long_trials_take() -> None:
@@ -142,11 +142,11 @@ def test_what_is_measured_again_of_an_earlier_block_is_beside_the_budget() -> No
     trials = [
         trial(point, block, 0, 100 * block, 50.0) for block in range(3) for point in plan.points[:1]
     ]
-    before = block_ends(trials, [])
+    before = collect_block_ends(trials, [])
     again = [trial(plan.points[1], block, 0, 1000 + 100 * block, 50.0) for block in range(2)]
-    assert block_ends([*trials, *again], []) == before
+    assert collect_block_ends([*trials, *again], []) == before
     new = trial(plan.points[0], 3, 0, 1300, 50.0)
-    assert block_ends([*trials, *again, new], [])[3] == before[2] + 50.0
+    assert collect_block_ends([*trials, *again, new], [])[3] == before[2] + 50.0
 
 
 def test_a_fixed_number_of_starts_is_kept() -> None:
@@ -156,7 +156,7 @@ def test_a_fixed_number_of_starts_is_kept() -> None:
         second = run_block(study, block, second, took_s=1.0)
     assert study.next_group() is None
     assert {
-        len(study.progress.trials_of(point, block))
+        len(study.progress.get_trials(point, block))
         for point in study.plan.points
         for block in range(3)
     } == {2}
@@ -206,7 +206,7 @@ def test_a_block_is_as_long_for_a_later_call_of_the_same_command() -> None:
             for one in made.plan.configs
         ]
         for point in made.plan.points:
-            records += [one for block in range(2) for one in made.progress.trials_of(point, block)]
+            records += [one for block in range(2) for one in made.progress.get_trials(point, block)]
         found = made.rounds(1)
         assert (found > wanted) is (took_s < 4.0)
         assert (found < wanted) is (took_s > 4.0)
@@ -252,9 +252,9 @@ def test_a_block_that_was_resumed_in_another_way_loses_no_trial() -> None:
     point = plan.points[0]
     in_turns = [make_trial(point, 0, index, round=number) for index, number in enumerate((0, 2))]
     alone = [make_trial(point, 0, index) for index in (2, 3)]
-    assert [turn.round for turn in sequential_turns([*in_turns, *alone])] == [0, 2, 1, 3]
-    assert [turn.round for turn in sequential_turns([*alone, *in_turns])] == [1, 3, 0, 2]
-    assert [turn.round for turn in sequential_turns(alone)] == [0, 1]
+    assert [turn.round for turn in collect_trials_by_turn([*in_turns, *alone])] == [0, 2, 1, 3]
+    assert [turn.round for turn in collect_trials_by_turn([*alone, *in_turns])] == [1, 3, 0, 2]
+    assert [turn.round for turn in collect_trials_by_turn(alone)] == [0, 1]
 
 
 def test_a_figure_that_is_not_defined_ends_no_study() -> None:
@@ -275,7 +275,7 @@ def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_bud
     while made.next_group() is not None:
         for number in range(CLIENT_BOUND_REPEATS + 1):
             late = trial(given_up, block, number, second, 1.0)
-            if made.progress.accepts_trial(given_up, block):
+            if made.progress.is_trial_possible(given_up, block):
                 made.measure(late.model_copy(update={"outcome": Outcome.CLIENT_BOUND}))
                 second += 1
         second = (
@@ -289,8 +289,8 @@ def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_bud
         for one in _trials(made, point, number)
     ]
     assert not any(one.counts for one in records if one.point == given_up)
-    before = block_ends(records, [])
-    again = PaperStudy(made.plan, tasks=made.tasks, repeatable=repeatable_rejections(records))
+    before = collect_block_ends(records, [])
+    again = PaperStudy(made.plan, tasks=made.tasks, repeatable=list_repeatable_rejections(records))
     again.add(records)
     blocks = []
     while (group := again.next_group()) is not None:
@@ -304,10 +304,10 @@ def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_bud
         for number in range(64)
         for one in _trials(again, point, number)
     ]
-    after = block_ends(records, [])
+    after = collect_block_ends(records, [])
     complete = range(max(before))  # the newest block is still under way
     assert [after[number] for number in complete] == [before[number] for number in complete]
 
 
 def _trials(study: PaperStudy, point: Point, block: int) -> list[TrialRecord]:
-    return list(study.progress.trials_of(point, block))
+    return list(study.progress.get_trials(point, block))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bitbench.machine.gpus import Gpu, installed_gpus, nvml_process_memory
+from bitbench.machine.gpus import Gpu, list_installed_gpus, sum_gpu_memory
 from bitbench.machine.host import collect_host_facts
 from bitbench.machine.watches import MemoryWatch, read_memory
 from bitbench.records.trial import Outcome
@@ -93,7 +93,7 @@ def test_shared_pages_do_not_reach_the_limit(family: int) -> None:
 
 def gpus(*held: dict[int, int | None]) -> tuple[FakeNvml, list[Gpu]]:
     library = FakeNvml([FakeGpu(processes=dict(one)) for one in held])
-    return library, installed_gpus()
+    return library, list_installed_gpus()
 
 
 def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:
@@ -124,8 +124,8 @@ def test_without_a_device_there_is_no_device_memory() -> None:
 
 def test_processes_that_nvml_does_not_show_have_unknown_device_memory() -> None:
     """As in a container, where it gives the process ids of the host."""
-    assert nvml_process_memory({os.getpid()}, gpus({12345678: MIB})[1]) is None
-    assert nvml_process_memory({os.getpid()}, gpus({})[1]) is None
+    assert sum_gpu_memory({os.getpid()}, gpus({12345678: MIB})[1]) is None
+    assert sum_gpu_memory({os.getpid()}, gpus({})[1]) is None
 
 
 def test_a_process_that_is_gone_has_unknown_memory() -> None:

@@ -23,7 +23,7 @@ from bitbench.engines.processes import (
     launch_logged_process,
     wait_until_listening,
 )
-from bitbench.util.child_processes import engine_child_variables
+from bitbench.util.child_processes import collect_engine_variables
 from tests.busy_machine import wait_for
 
 # An engine like vLLM: a root, a child in a session of its own, and an orphan whose parent has ended.
@@ -89,7 +89,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     def start_python(code: str, *arguments: str) -> ServerProcess:
         process = launch_logged_process(
             [sys.executable, "-c", code, *arguments],
-            env=engine_child_variables({}),
+            env=collect_engine_variables({}),
             log_file=tmp_path / "engine.log",
         )
         started.append(process)
@@ -182,7 +182,7 @@ def test_a_kill_of_the_engine_is_seen_as_that_signal(start: Callable[..., Server
 def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path: Path) -> None:
     process = launch_logged_process(
         [str(tmp_path / "missing")],
-        env=engine_child_variables({}),
+        env=collect_engine_variables({}),
         log_file=tmp_path / "engine.log",
     )
     assert wait_for(lambda: process.exit_code() is not None)
@@ -290,13 +290,13 @@ def test_a_stranger_who_shares_the_port_is_seen(
         other.bind((theirs, 0))
         port = other.getsockname()[1]
         process = start(SHARING, str(port), "127.0.0.1")
-        assert wait_for(lambda: process.listens_on(port))
+        assert wait_for(lambda: process.is_listening_on(port))
         other.listen()
         if refused:
             with pytest.raises(PortTaken):
-                process.listens_on(port)
+                process.is_listening_on(port)
         else:
-            assert process.listens_on(port)
+            assert process.is_listening_on(port)
 
 
 def parent_of(pid: int) -> int:
@@ -346,7 +346,7 @@ def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) ->
     log = tmp_path / "log"
     script = "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
     process = launch_logged_process(
-        [sys.executable, "-c", script], env=engine_child_variables({}), log_file=log
+        [sys.executable, "-c", script], env=collect_engine_variables({}), log_file=log
     )
     try:
         assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)

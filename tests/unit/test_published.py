@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.models import library
-from bitbench.models.shapes import SHAPES, known_model_shape
-from bitbench.reports.document.markdown import markdown
-from bitbench.reports.study import study_document
+from bitbench.models.shapes import SHAPES, find_model_shape
+from bitbench.reports.document.markdown import render_markdown
+from bitbench.reports.study import build_study_report
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import ModelError
@@ -38,11 +38,11 @@ def test_a_shape_has_the_parameters_of_the_published_model(name: str) -> None:
 
 
 def test_a_published_model_is_found_by_its_repository() -> None:
-    found = known_model_shape("Qwen/Qwen3-4B")
+    found = find_model_shape("Qwen/Qwen3-4B")
     assert found is not None
     assert found.name == "qwen3-4b"
     assert not found.published_facts.random_weights
-    assert known_model_shape("Qwen/Qwen3-4B-Base") is None
+    assert find_model_shape("Qwen/Qwen3-4B-Base") is None
 
 
 def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloaded(
@@ -92,7 +92,7 @@ def test_the_report_says_that_weights_are_random() -> None:
         plan = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"]]).model_copy(
             update={"variants": variants}
         )
-        return markdown(study_document(summarize(plan, [], []), make_lock(plan)))
+        return render_markdown(build_study_report(summarize(plan, [], []), make_lock(plan)))
 
     assert "**Random weights:** bitbench filled `shape-x` with random numbers" in report(
         untrained, trained

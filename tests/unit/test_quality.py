@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.quality import quality_baseline
+from bitbench.analysis.quality import find_quality_baseline
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.planning.estimate import Estimator
-from bitbench.planning.plan import plan_study_points, planned_engine_loads
+from bitbench.planning.plan import list_engine_loads, plan_study_points
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
 from bitbench.quality.material import cut_windows, read_corpus
@@ -30,7 +30,7 @@ from bitbench.records.quality import (
     QualityMaterial,
     QualityRecord,
 )
-from bitbench.records.strict_reader import strict_reader_schema
+from bitbench.records.strict_reader import make_arrow_schema
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.running.group import run_group
 from bitbench.running.quality import QualityDraft, QualityKit
@@ -238,14 +238,14 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert plan.points == ()
     assert plan.configs == plan.quality
     (setup,) = plan.study.engines
-    assert planned_engine_loads(plan, setup) == (Load(1, 256 + 48),)
-    assert planned_engine_loads(planned("bf16", window_tokens=4000), setup) == (Load(1, 4001),)
+    assert list_engine_loads(plan, setup) == (Load(1, 256 + 48),)
+    assert list_engine_loads(planned("bf16", window_tokens=4000), setup) == (Load(1, 4001),)
     elsewhere = plan.model_copy(
         update={"quality": ()}
     )  # the part of a plan that a machine of a fleet has
-    assert planned_engine_loads(elsewhere, setup) == ()  # and no point either
+    assert list_engine_loads(elsewhere, setup) == ()  # and no point either
     asked = planned("bf16", tasks=({"name": "gsm8k", "concurrency": 8},))
-    assert planned_engine_loads(asked, setup) == (Load(8, 2048),)
+    assert list_engine_loads(asked, setup) == (Load(8, 2048),)
 
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
@@ -257,7 +257,7 @@ def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
     (refusal,) = plan.quality_refusals
     assert "add the recipe gguf-bf16" in refusal.reason
     for config in plan.quality:
-        assert quality_baseline(config, plan) == plan.quality[0]
+        assert find_quality_baseline(config, plan) == plan.quality[0]
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_a_group_measures_quality_once_and_its_records_say_so(
     )
     (draft,) = drafts(plan, group, server, tmp_path)
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         record = writer.append_quality(draft.record, draft.scores)
     assert (record.id, record.outcome, record.tokens, len(record.answers)) == (
         "q0001",
@@ -381,7 +381,7 @@ def test_a_group_measures_quality_once_and_its_records_say_so(
         6,
         1,
     )
-    assert folder.quality_records() == [record]
+    assert folder.read_quality_records() == [record]
     assert folder.scores_of(record).num_rows == 6
     study.add([record])
     assert study.next_group() is None
@@ -407,12 +407,12 @@ def test_quality_that_fails_is_a_record_and_tried_once_more(
 
 def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(make_lock(make_plan(["e"], [BUILT_IN_WORKLOADS["base"]])))
         writer.write_material("a/m", MATERIAL)
         (folder.quality / "q0001.parquet").write_bytes(b"half")
-    schema = strict_reader_schema(SCORE_COLUMNS)
-    with folder.writing() as writer:
+    schema = make_arrow_schema(SCORE_COLUMNS)
+    with folder.open_writer() as writer:
         draft = QualityRecord(
             id="",
             config=Config(variant="m/bf16", engine="e"),
@@ -429,7 +429,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
     assert (
         folder.material("b/m") is None
     )  # another model, although its folder has the same last name
-    assert folder.scores_of(folder.quality_records()[0]).num_rows == 1
+    assert folder.scores_of(folder.read_quality_records()[0]).num_rows == 1
 
 
 def test_a_study_asks_for_speed_or_quality_or_both() -> None:
@@ -462,7 +462,7 @@ def test_a_task_that_cannot_run_is_a_failure_of_that_task(
 def test_a_study_of_quality_alone_starts_each_config_once() -> None:
     plan = planned("bf16", "w8a8-rtn")
     engines = {"transformers": TransformersEngine()}
-    low_s, high_s = Estimator(plan, engines).range_s()
+    low_s, high_s = Estimator(plan, engines).estimate_range_s()
     assert (
         low_s == high_s == 2 * TransformersEngine.start_s
     )  # nothing is known about the size of this model
@@ -478,7 +478,7 @@ def test_quality_comes_on_top_of_a_budget() -> None:
         plan.model_copy(update={"study": study}), {"transformers": TransformersEngine()}
     )
     assert estimator.quality_s == 2 * TransformersEngine.start_s
-    assert estimator.range_s() == (estimator.quality_s, 600.0 + estimator.quality_s)
+    assert estimator.estimate_range_s() == (estimator.quality_s, 600.0 + estimator.quality_s)
 
 
 def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
@@ -505,10 +505,10 @@ def test_a_second_start_scores_some_windows_again_once(
     asked = planned("bf16", top_tokens=3, answer_tokens=0)
     config, study = asked.quality[0], PaperStudy(asked)
     group = Group(block=0, members=(Member(config=config, workloads=()),), rounds=0)
-    assert study.progress.wanted_score(config, "any") is Condition.ALONE
+    assert study.progress.find_score_condition(config, "any") is Condition.ALONE
     (first,) = drafts(asked, group, server, tmp_path, study)
     study.add([first.record])
-    assert study.progress.wanted_score(config, first.record.instance_id) is None
+    assert study.progress.find_score_condition(config, first.record.instance_id) is None
     assert study.next_group() is None  # no start is made for that alone
     (second,) = drafts(asked, group, server, tmp_path, study)
     assert second.record.condition is Condition.RESTARTED

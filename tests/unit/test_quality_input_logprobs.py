@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
-from bitbench.quality.measure import Asker, ask_answers, instance_asker, score_windows
+from bitbench.quality.measure import Asker, ask_answers, make_asker, score_windows
 from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Scoring
@@ -32,7 +32,7 @@ def connection(server: QualityServer) -> Iterator[InstanceConnection]:
 
 @pytest.fixture
 def asker(connection: InstanceConnection) -> Asker:
-    return instance_asker(Scoring.INPUT_LOGPROBS, connection)
+    return make_asker(Scoring.INPUT_LOGPROBS, connection)
 
 
 def test_sglang_and_vllm_are_asked_differently_for_the_same_rows(
@@ -42,7 +42,7 @@ def test_sglang_and_vllm_are_asked_differently_for_the_same_rows(
     assert [body["input_ids"] for body in server.asked] == [list(window) for window in WINDOWS]
     assert all(body["return_logprob"] and body["logprob_start_len"] == 0 for body in server.asked)
     assert asked == score_windows(
-        instance_asker(Scoring.PROMPT_LOGPROBS, connection), WINDOWS, 3, lambda _: None
+        make_asker(Scoring.PROMPT_LOGPROBS, connection), WINDOWS, 3, lambda _: None
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.planning.estimate import guess_quality_s
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
-from bitbench.quality.measure import Asker, ask_answers, instance_asker, score_windows
+from bitbench.quality.measure import Asker, ask_answers, make_asker, score_windows
 from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Quality, Scoring
@@ -36,7 +36,7 @@ def connection(server: QualityServer) -> Iterator[InstanceConnection]:
 
 @pytest.fixture
 def asker(connection: InstanceConnection) -> Asker:
-    return instance_asker(Scoring.NEXT_TOKEN, connection)
+    return make_asker(Scoring.NEXT_TOKEN, connection)
 
 
 @pytest.mark.parametrize("windows", [WINDOWS, PARTS])
@@ -45,7 +45,7 @@ def test_both_ways_of_asking_give_the_same_rows(
 ) -> None:
     asked = score_windows(asker, windows, 3, lambda _: None)
     assert asked == score_windows(
-        instance_asker(Scoring.PROMPT_LOGPROBS, connection), windows, 3, lambda _: None
+        make_asker(Scoring.PROMPT_LOGPROBS, connection), windows, 3, lambda _: None
     )
 
 

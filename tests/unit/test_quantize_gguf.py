@@ -15,10 +15,10 @@ import psutil
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import QuantizeProgress, Work, maker_of
+from bitbench.quantize.backends import QuantizeProgress, Work, find_maker
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.checkpoint import read_gguf_tensors
-from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits
+from bitbench.quantize.manifest import StoredBits, WorkerFacts, compute_stored_bits
 from bitbench.quantize.workers.convert_to_gguf import _without_trust, is_converted_as_gpt2
 from bitbench.study.recipe import TensorRule
 from bitbench.util.errors import ModelError, QuantizeError
@@ -112,7 +112,7 @@ def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
         if said is not None:
             said.append(progress.place)
 
-    return maker_of(work.recipe).compress(work, note)
+    return find_maker(work.recipe).compress(work, note)
 
 
 def failure(work: Work) -> str:
@@ -372,7 +372,7 @@ def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
         ("blk.0.up.weight", (64, 32), 2),
     ]
     (tmp_path / "model.gguf").write_bytes(gguf(*tensors))
-    bits = stored_bits(tmp_path, tmp_path, catalog.find_recipe("gguf-q4_0"))
+    bits = compute_stored_bits(tmp_path, tmp_path, catalog.find_recipe("gguf-q4_0"))
     whole = 8 * (64 * 10 * 2 + 64 * 4 + 64 * 32 * 18 / 32) / (64 * 10 + 64 + 64 * 32)
     assert bits == StoredBits(linear_layers=4.5, whole_model=round(whole, 3))
     assert [tensor.type for tensor in read_gguf_tensors(tmp_path / "model.gguf")] == [

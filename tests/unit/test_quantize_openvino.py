@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import Work, guess_backend_s, maker_of
-from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits, weight_bytes
+from bitbench.quantize.backends import Work, find_maker, guess_backend_s
+from bitbench.quantize.manifest import StoredBits, WorkerFacts, compute_stored_bits, weight_bytes
 from bitbench.util.errors import QuantizeError
 from tests.support.stand_in_environment import stand_in_python
 
@@ -61,7 +61,7 @@ def work_on(recipe: str, tmp_path: Path, model: str = "small") -> Work:
 
 
 def compress(work: Work) -> WorkerFacts:
-    return maker_of(work.recipe).compress(work, lambda _: None)
+    return find_maker(work.recipe).compress(work, lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -107,5 +107,7 @@ def test_bits_are_those_of_its_file_of_weights(tmp_path: Path) -> None:
     (checkpoint / "openvino_model.xml").write_bytes(bytes(1000))
     assert weight_bytes(checkpoint) == 64
     recipe = catalog.find_recipe("openvino-int8")
-    assert stored_bits(tmp_path / "model", checkpoint, recipe) == StoredBits(whole_model=16.0)
+    assert compute_stored_bits(tmp_path / "model", checkpoint, recipe) == StoredBits(
+        whole_model=16.0
+    )
     assert guess_backend_s(recipe, 135_000_000) > 20

@@ -166,8 +166,8 @@ def test_wrong_types_of_tensors_are_told(tmp_path: Path, old: str, new: str, sai
 
 
 def test_every_built_in_file_is_named_like_its_recipe() -> None:
-    for recipe in catalog.built_in_recipes():
-        assert catalog.built_in_recipe_file(recipe.name).stem == recipe.name
+    for recipe in catalog.list_built_in_recipes():
+        assert catalog.find_built_in_recipe_file(recipe.name).stem == recipe.name
         assert recipe.description
 
 

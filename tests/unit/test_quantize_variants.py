@@ -206,7 +206,7 @@ def test_what_a_dead_process_left_is_removed_but_not_what_a_living_one_makes(
     place = tmp_path / "variants"
     (place / ".making-dead" / "checkpoint").mkdir(parents=True)
     (place / ".making-alive").mkdir()
-    with variants.hold_variant(place, "alive"):
+    with variants.lock_variant(place, "alive"):
         ensure(order(model), tmp_path)
     assert names(tmp_path) == [".making-alive", order(model).folder_name]
 

@@ -126,7 +126,7 @@ def test_other_schemes_are_told_number_by_number() -> None:
 def test_every_step_of_a_recipe_has_its_modifier() -> None:
     steps = {
         name
-        for recipe in catalog.built_in_recipes()
+        for recipe in catalog.list_built_in_recipes()
         for name in (step.step for step in recipe.steps)
     }
     assert steps == MODIFIERS.keys()

@@ -14,22 +14,22 @@ from bitbench.endpoint.endpoint_run import (
     MOST_STREAMS,
     TRIALS,
     Ladder,
-    endpoint_workload_with_streams,
+    make_workload_with_streams,
 )
 from bitbench.machine.workplace import Workplace
 from bitbench.models import hub
 from bitbench.planning.plan import plan_study
 from bitbench.planning.quick_study import (
     QuickField,
+    list_missing_parts,
     make_quick_field,
     make_quick_study,
-    missing_for_quick_study,
-    quick_study_names,
+    parse_quick_study_names,
     write_quick_study,
 )
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.answers.quick import quick_server_document
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.answers.quick import build_quick_server_report
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Study
 from bitbench.study.study_file import read_study
@@ -62,7 +62,7 @@ def climb(
     """A server that serves so many tokens a second with so many streams, on a clock that only its trials move."""
     now, trials = 0.0, list[TrialRecord]()
     ladder = Ladder(limit_s, lambda: now)
-    study = make_plan(["a"], [endpoint_workload_with_streams(LIKE, 1, 8 / server(1))]).study
+    study = make_plan(["a"], [make_workload_with_streams(LIKE, 1, 8 / server(1))]).study
     while (point := ladder.next_point(study, trials)) is not None:
         if point not in study.workloads:
             study = study.model_copy(update={"workloads": (*study.workloads, point)})
@@ -123,14 +123,16 @@ def test_it_climbs_on_after_a_trial_that_this_machine_spoiled() -> None:
 
 
 def server_text(throughput: dict[int, float]) -> str:
-    points = [endpoint_workload_with_streams(LIKE, streams, 0.1) for streams in throughput]
+    points = [make_workload_with_streams(LIKE, streams, 0.1) for streams in throughput]
     plan = make_plan(["a"], points)
     trials = [
         trial_of(point, served, 0)
         for point, served in zip(points, throughput.values(), strict=True)
     ]
-    answer = quick_server_document(summarize(plan, trials, []), "http://h:1", GROWTH, Path("quick"))
-    return " ".join(markdown(answer).split())
+    answer = build_quick_server_report(
+        summarize(plan, trials, []), "http://h:1", GROWTH, Path("quick")
+    )
+    return " ".join(render_markdown(answer).split())
 
 
 def test_the_answer_says_where_throughput_ends_to_grow() -> None:
@@ -192,7 +194,9 @@ def a_gguf(path: Path, weights: int) -> Path:
 
 
 def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> None:
-    field = make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
+    field = make_quick_field(
+        parse_quick_study_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at
+    )
     assert field == QuickField(
         "smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",)
     )
@@ -206,8 +210,8 @@ def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> N
 
 
 def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Workplace) -> None:
-    lacking = missing_for_quick_study(
-        make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0"]), at), at
+    lacking = list_missing_parts(
+        make_quick_field(parse_quick_study_names(["smollm2-135m", "gguf-q4_0"]), at), at
     )
     assert [(need.kind, need.name) for need in lacking] == [
         ("environment", "llamacpp"),
@@ -221,13 +225,13 @@ def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Wo
 
 def test_recipes_for_vllm_run_there_and_start_sooner(at: Workplace) -> None:
     write_model(Path("tiny"))
-    field = make_quick_field(quick_study_names(["tiny", "w8a8-rtn"]), at)
+    field = make_quick_field(parse_quick_study_names(["tiny", "w8a8-rtn"]), at)
     assert (field.recipes, field.engines) == (("bf16", "w8a8-rtn"), ("vllm",))
     assert make_quick_study(field, at, "x").engines[0].args == {"enforce-eager": True}
     on_gpu = Workplace(at.home, asked_device="cuda")
     assert (
         make_quick_study(
-            make_quick_field(quick_study_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x"
+            make_quick_field(parse_quick_study_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x"
         )
         .engines[0]
         .args
@@ -240,7 +244,7 @@ def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
         a_gguf(Path("m-Q4_0.gguf"), 64 * 64).resolve(),
         a_gguf(Path("m-Q8_0.gguf"), 64 * 128).resolve(),
     )
-    field = make_quick_field(quick_study_names([str(small), "m-Q8_0.gguf"]), at)
+    field = make_quick_field(parse_quick_study_names([str(small), "m-Q8_0.gguf"]), at)
     assert (field.origin, field.engines) == (None, ("llamacpp",))
     study = make_quick_study(field, at, "x")
     assert study.models == (str(large),)
@@ -272,9 +276,9 @@ def test_gguf_files_of_a_hub_are_known_before_they_are_here(
 ) -> None:
     monkeypatch.setattr(hub, "hub_download_bytes", lambda reference, **_: len(reference.file))
     names = ["acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-GGUF:Q8_0"]
-    field = make_quick_field(quick_study_names(names), at)
+    field = make_quick_field(parse_quick_study_names(names), at)
     assert field == QuickField(None, ("bf16",), tuple(names), ("llamacpp",))
-    lacking = missing_for_quick_study(field, at)
+    lacking = list_missing_parts(field, at)
     assert [(need.kind, need.name, need.size_bytes) for need in lacking[1:]] == [
         ("model", names[0], len("Q4_K_M")),
         ("model", names[1], len("Q8_0")),
@@ -297,17 +301,17 @@ def test_names_that_mean_nothing_are_an_error(
     names: list[str], problem: str, at: Workplace
 ) -> None:
     with pytest.raises(UsageError, match=problem):
-        make_quick_field(quick_study_names(names), at)
+        make_quick_field(parse_quick_study_names(names), at)
 
 
 def test_recipes_need_a_model_that_is_not_quantized(at: Workplace) -> None:
     a_gguf(Path("m-Q8_0.gguf"), 64 * 64)
     with pytest.raises(UsageError, match="gguf-q4_0 starts from a model that is not quantized"):
-        make_quick_field(quick_study_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
+        make_quick_field(parse_quick_study_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
 
 
 def test_the_study_is_a_file_to_go_on_from_and_no_other_is_overwritten(at: Workplace) -> None:
-    field = make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0"]), at)
+    field = make_quick_field(parse_quick_study_names(["smollm2-135m", "gguf-q4_0"]), at)
     study = make_quick_study(field, at, "first")
     source = write_quick_study(study, Path("first"))
     assert source.file is not None

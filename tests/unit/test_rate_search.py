@@ -9,8 +9,8 @@ from bitbench.analysis.rate_search import (
     GROWTH,
     VERIFICATIONS,
     RateTrial,
-    next_rate,
-    rate_search_answer,
+    find_next_rate,
+    summarize_rate_search,
 )
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.study.objective import RateTrialKind, SearchLimits
@@ -23,12 +23,12 @@ Ask = Callable[[float], bool]
 
 def search(ask: Ask, limits: SearchLimits = LIMITS) -> tuple[RateAnswer, list[RateTrial]]:
     trials: list[RateTrial] = []
-    while (wanted := next_rate(trials, limits)) is not None:
-        requests = limits.trial_requests(wanted.rate, wanted.kind)
+    while (wanted := find_next_rate(trials, limits)) is not None:
+        requests = limits.count_trial_requests(wanted.rate, wanted.kind)
         is_verifying = wanted.kind is RateTrialKind.VERIFYING
         trials.append(RateTrial(wanted.rate, ask(wanted.rate), requests, is_verifying))
         assert len(trials) <= limits.trials + VERIFICATIONS
-    return rate_search_answer(trials, limits), trials
+    return summarize_rate_search(trials, limits), trials
 
 
 def server(capacity: float, rng: np.random.Generator, *, noise: float = 0.0) -> Ask:
@@ -97,13 +97,13 @@ def test_one_wrong_answer_far_below_the_edge_widens_the_interval_or_is_outvoted(
 def test_it_goes_on_from_records_alone() -> None:
     _, trials = search(server(40.0, np.random.default_rng(0)))
     for cut, trial in enumerate(trials):
-        wanted = next_rate(trials[:cut], LIMITS)
+        wanted = find_next_rate(trials[:cut], LIMITS)
         assert wanted is not None
         assert (wanted.rate, wanted.kind is RateTrialKind.VERIFYING) == (
             trial.rate,
             trial.is_verifying,
         )
-        assert rate_search_answer(trials[:cut], LIMITS).stop is None
+        assert summarize_rate_search(trials[:cut], LIMITS).stop is None
 
 
 def test_it_says_why_it_stopped() -> None:
@@ -147,11 +147,11 @@ def test_an_answer_that_is_refuted_moves_down_until_one_is_verified() -> None:
     """A server that slows down in long trials: short ones hold up to 40, long ones up to 32."""
     limits = LIMITS.model_copy(update={"needed": 1000})
     trials: list[RateTrial] = []
-    while (wanted := next_rate(trials, limits)) is not None:
+    while (wanted := find_next_rate(trials, limits)) is not None:
         is_verifying = wanted.kind is RateTrialKind.VERIFYING
         edge = 34.0 if is_verifying else 40.0
         trials.append(RateTrial(wanted.rate, wanted.rate <= edge, None, is_verifying))
-    found = rate_search_answer(trials, limits)
+    found = summarize_rate_search(trials, limits)
     assert found.refuted
     assert found.verified is not None
     assert found.verified < min(found.refuted)
@@ -160,12 +160,12 @@ def test_an_answer_that_is_refuted_moves_down_until_one_is_verified() -> None:
 
 def test_an_answer_that_no_long_trial_meets_is_not_verified() -> None:
     trials: list[RateTrial] = []
-    while (wanted := next_rate(trials, LIMITS)) is not None:
+    while (wanted := find_next_rate(trials, LIMITS)) is not None:
         is_verifying = wanted.kind is RateTrialKind.VERIFYING
         trials.append(
             RateTrial(wanted.rate, wanted.rate <= 40.0 and not is_verifying, None, is_verifying)
         )
-    found = rate_search_answer(trials, LIMITS)
+    found = summarize_rate_search(trials, LIMITS)
     assert found.verified is None
     assert len(found.refuted) == VERIFICATIONS
     assert list(found.refuted) == sorted(found.refuted, reverse=True)
@@ -177,7 +177,7 @@ def test_trials_are_short_until_both_sides_are_known_and_then_long_enough_for_th
     _, trials = search(server(40.0, np.random.default_rng(0)))
     first_failure = next(place for place, trial in enumerate(trials) if not trial.holds)
     for trial in trials[: first_failure + 1]:
-        assert trial.requests == LIMITS.trial_requests(trial.rate, RateTrialKind.SHORT)
+        assert trial.requests == LIMITS.count_trial_requests(trial.rate, RateTrialKind.SHORT)
     for trial in trials[first_failure + 1 :]:
         assert trial.requests is not None
         assert trial.requests >= LIMITS.needed + 10 * trial.rate - 1
@@ -188,16 +188,16 @@ def test_a_search_that_is_continued_verifies_its_new_answer() -> None:
     found, trials = search(lambda _: True, narrow)
     assert (found.stop, found.verified) == (SearchStop.HIGHEST, 4.0)
     wide = LIMITS.model_copy(update={"highest": 16.0})
-    assert rate_search_answer(trials, wide).verified is None
-    while (wanted := next_rate(trials, wide)) is not None:
+    assert summarize_rate_search(trials, wide).verified is None
+    while (wanted := find_next_rate(trials, wide)) is not None:
         trials.append(RateTrial(wanted.rate, True, None, wanted.kind is RateTrialKind.VERIFYING))
-    assert rate_search_answer(trials, wide).verified == 16.0
+    assert summarize_rate_search(trials, wide).verified == 16.0
 
 
 def test_short_trials_say_less() -> None:
     def width(requests: int) -> float:
         trials = [RateTrial(10.0, True, requests), RateTrial(12.0, False, requests)] * 4
-        found = rate_search_answer(trials, LIMITS)
+        found = summarize_rate_search(trials, LIMITS)
         assert found.low is not None
         assert found.high is not None
         return found.high / found.low

@@ -12,11 +12,11 @@ from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, QualityState, StudySummary
 from bitbench.analysis.summarize import summarize as summarize_records
-from bitbench.api.recommend import recommended_deployment
+from bitbench.api.recommend import make_deployment_command
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.answers.recommend import recommendation_document
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.answers.recommend import build_recommendation
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Count, EngineSetup, Measure
@@ -71,7 +71,7 @@ def named(engine: str) -> Config:
 
 
 def page(found: Recommendation) -> str:
-    return markdown(recommendation_document(found))
+    return render_markdown(build_recommendation(found))
 
 
 def ttft_p99(limit: str) -> tuple[Objective, ...]:
@@ -363,7 +363,7 @@ def test_the_p99_of_short_trials_meets_nothing_where_their_requests_were_not_kep
 def folder(tmp_path: Path) -> Path:
     plan = make_plan(list(TRUTH), WORKLOADS, MEASURE, baseline="plain")
     path = tmp_path / "study"
-    with StudyFolder(path).writing() as writer:
+    with StudyFolder(path).open_writer() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(make_lock(plan))
         for point in plan.points:
@@ -422,7 +422,7 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(
     )
     speeds = {"fast": 300.0, "slow": 100.0, "bare": 50.0}
     path = tmp_path / "study"
-    with StudyFolder(path).writing() as writer:
+    with StudyFolder(path).open_writer() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(make_lock(plan))
         for point in points:
@@ -446,14 +446,14 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(
         "  --enforce-eager",
     ]
     records = StudyFolder(path).read()
-    server, *rest = recommended_deployment(records, slow, tmp_path)
+    server, *rest = make_deployment_command(records, slow, tmp_path)
     assert server in (
         "llama-server",
         '"$BITBENCH_HOME"/envs/llamacpp/bin/llama-server',
     )  # one on the PATH is used
     assert rest[:2] == ["--model", '"$BITBENCH_HOME"/models/m']
     assert (
-        recommended_deployment(records, bare, tmp_path) == ()
+        make_deployment_command(records, bare, tmp_path) == ()
     )  # it is no command that people start
 
 

@@ -13,8 +13,8 @@ from bitbench.analysis.results.estimate import CountedEvent, Finding, Verdict
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import InstanceFacts, TrialMetrics, TrialRecord
-from bitbench.reports.answers.recommend import recommendation_document
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.answers.recommend import build_recommendation
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.metrics import Promised, Statistic
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Plan
@@ -137,7 +137,7 @@ def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() 
         "slowest of 72",
     )
     assert found.reason == "72 requests are too few for an upper end; about 1,900 more would tell"
-    text = markdown(recommendation_document(recommend(summary, asked(10.0))))
+    text = render_markdown(build_recommendation(recommend(summary, asked(10.0))))
     assert "(slowest of 72) ?" in text
     assert "about 1,900 more would tell" in text
 

@@ -5,7 +5,7 @@ import pytest
 from bitbench.analysis.summarize import summarize
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.document.model import Quantity, Table
-from bitbench.reports.sections.conditions import attempts_section
+from bitbench.reports.sections.conditions import build_attempts_section
 from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
 from tests.support.synthetic import make_plan, make_records, make_trial, speed_metrics
@@ -75,7 +75,7 @@ def test_an_uncertain_time_to_first_token_enters_no_figure_and_meets_no_objectiv
 
 def test_the_report_counts_rejected_trials_and_puts_both_ratios_side_by_side() -> None:
     records = make_records(PLAN, study(rejected=3))
-    section = attempts_section(summarize(records))
+    section = build_attempts_section(summarize(records))
     assert section is not None
     counts, ratios = [block for block in section.blocks if isinstance(block, Table)]
     shown = [cell.value for cell in counts.rows[0].cells if isinstance(cell, Quantity)]

@@ -9,22 +9,28 @@ import pytest
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.charts.curves import (
-    curves_by_load,
-    load_curve_figures,
+    build_load_charts,
+    group_by_load,
 )
 from bitbench.reports.charts.figure import (
-    axis_for,
+    make_axis,
 )
 from bitbench.reports.charts.rows import (
     MOST_LANES,
-    ratio_figure,
-    ratio_row,
-    ratio_rows,
+    build_ratio_chart,
+    build_ratio_rows_chart,
+    make_ratio_row,
 )
-from bitbench.reports.charts.svg import figure_svg
-from bitbench.reports.charts.trade import is_pareto_better, trade_figure
+from bitbench.reports.charts.svg import render_svg
+from bitbench.reports.charts.trade import build_trade_chart, is_pareto_better
 from bitbench.reports.document.model import Figure, Quantity, Unit
-from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, figure_config
+from bitbench.reports.document.palette import (
+    CSS_COLOURS,
+    DARK,
+    LIGHT,
+    MOST_SERIES,
+    make_vega_config,
+)
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
@@ -104,16 +110,17 @@ def arrow_places(figure: Figure) -> set[float]:
 
 
 def test_an_interval_that_is_cut_off_has_an_arrow_head_and_a_sentence() -> None:
-    wide = ratio_row("wide", "w", Quantity(1.35, Unit.RATIO, 0.14, 12.66))
-    near = ratio_row("near", "w", Quantity(1.1, Unit.RATIO, 1.0, 1.2))
-    cut = ratio_rows("n", "t", ["Lines are intervals."], [wide, near], "ratio")
+    wide = make_ratio_row("wide", "w", Quantity(1.35, Unit.RATIO, 0.14, 12.66))
+    near = make_ratio_row("near", "w", Quantity(1.1, Unit.RATIO, 1.0, 1.2))
+    cut = build_ratio_rows_chart("n", "t", ["Lines are intervals."], [wide, near], "ratio")
     assert "Arrow heads" in cut.caption
     low, high = sorted(arrow_places(cut))
     assert 0.14 < low < 1 < high < 12.66
     (row,) = [row for row in cut.rows if row["config"] == "wide"]
     assert row["end"] == high
     assert (
-        "Arrow heads" not in ratio_rows("n", "t", ["Lines are intervals."], [near], "ratio").caption
+        "Arrow heads"
+        not in build_ratio_rows_chart("n", "t", ["Lines are intervals."], [near], "ratio").caption
     )
 
 
@@ -124,7 +131,7 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(
         next(one.config for one in demo.configs if one.config.engine == name)
         for name in ("quick", "twin")
     )
-    figure = ratio_figure(demo, Labels.of(demo).marked({quick: CHOSEN, twin: FLAGGED}))
+    figure = build_ratio_chart(demo, Labels.of(demo).marked({quick: CHOSEN, twin: FLAGGED}))
     assert figure is not None
     assert list(dict.fromkeys(row["config"] for row in figure.rows)) == [
         "★ quick",
@@ -136,7 +143,7 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(
     assert "★ recommended; ✗ quality flagged" in figure.caption
     assert "broken (unsupported (2))" in figure.caption
     alt.LayerChart.from_dict(figure.spec)
-    ElementTree.fromstring(figure_svg(figure))
+    ElementTree.fromstring(render_svg(figure))
 
 
 def test_many_configs_leave_room_for_the_first_screen() -> None:
@@ -147,7 +154,7 @@ def test_many_configs_leave_room_for_the_first_screen() -> None:
     )
     summary = measured(plan)
     slowest = summary.configs[-1].config
-    figure = ratio_figure(summary, Labels.of(summary).marked({slowest: CHOSEN}))
+    figure = build_ratio_chart(summary, Labels.of(summary).marked({slowest: CHOSEN}))
     assert figure is not None
     names = list(dict.fromkeys(row["config"] for row in figure.rows))
     assert (len(names), names[0], names[-1]) == (MOST_LANES // 2, "c00", "★ c29")
@@ -156,9 +163,9 @@ def test_many_configs_leave_room_for_the_first_screen() -> None:
 
 def test_without_a_result_there_is_no_figure() -> None:
     empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
-    assert load_curve_figures(empty, labels_of(empty)) == []
-    assert ratio_figure(empty, labels_of(empty)) is None
-    assert trade_figure(empty, empty.rankings[0], labels_of(empty)) is None
+    assert build_load_charts(empty, labels_of(empty)) == []
+    assert build_ratio_chart(empty, labels_of(empty)) is None
+    assert build_trade_chart(empty, empty.rankings[0], labels_of(empty)) is None
 
 
 def test_only_what_differs_in_one_thing_is_joined() -> None:
@@ -168,14 +175,14 @@ def test_only_what_differs_in_one_thing_is_joined() -> None:
         shape("c", 1, 4096),
         BUILT_IN_WORKLOADS["base"],
     ]
-    assert [[one.name for one in group] for group in curves_by_load(workloads)] == [["b", "a"]]
+    assert [[one.name for one in group] for group in group_by_load(workloads)] == [["b", "a"]]
 
 
 def test_latency_against_throughput_has_a_point_per_load() -> None:
     summary = measured(
         make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS)
     )
-    (figure,) = load_curve_figures(summary, labels_of(summary))
+    (figure,) = build_load_charts(summary, labels_of(summary))
     alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [
         ("a", "1"),
@@ -183,7 +190,7 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
         ("b", "1"),
         ("b", "8"),
     ]
-    ElementTree.fromstring(figure_svg(figure))
+    ElementTree.fromstring(render_svg(figure))
 
 
 def test_a_figure_is_drawn_the_same_after_others() -> None:
@@ -191,25 +198,25 @@ def test_a_figure_is_drawn_the_same_after_others() -> None:
     summary = measured(
         make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS)
     )
-    (figure,) = load_curve_figures(summary, labels_of(summary))
-    drawn = figure_svg(figure)
+    (figure,) = build_load_charts(summary, labels_of(summary))
+    drawn = render_svg(figure)
     assert 'id="clip1"' in drawn
-    assert figure_svg(figure) == drawn
+    assert render_svg(figure) == drawn
 
 
 def test_with_eight_configs_every_line_has_its_name() -> None:
     summary = eight_summary()
-    (figure,) = load_curve_figures(summary, labels_of(summary))
+    (figure,) = build_load_charts(summary, labels_of(summary))
     series = {row["series"] for row in figure.rows}
     assert len(series) == 8
-    drawn = figure_svg(figure)
+    drawn = render_svg(figure)
     assert "output throughput (tok/s), more is better (log)" in drawn
     assert all(str(name) in drawn for name in series)
     alt.LayerChart.from_dict(figure.spec)
 
 
 def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> None:
-    figure = ratio_figure(demo, labels_of(demo))
+    figure = build_ratio_chart(demo, labels_of(demo))
     assert figure is not None
     assert "Not shown: broken (unsupported (2)); refused (refused)." in figure.caption
     plan = make_plan(
@@ -223,18 +230,18 @@ def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> N
         for one in summary.configs
     )
     changed = summary.model_copy(update={"configs": without})
-    trade = trade_figure(changed, changed.rankings[0], labels_of(changed))
+    trade = build_trade_chart(changed, changed.rankings[0], labels_of(changed))
     assert trade is not None
     assert "Not shown: unmeasured (memory unknown)." in trade.caption
 
 
 def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
-    axis = axis_for("peak memory", [900.0, 900.2, 900.6], least_span=0.1)
+    axis = make_axis("peak memory", [900.0, 900.2, 900.6], least_span=0.1)
     assert axis.share(900.6) - axis.share(900.0) < 0.01
     summary = eight_summary()
     alone = [point for point in summary.points if point.point.config.engine == "vllm"]
     of_vllm = summary.model_copy(update={"points": tuple(alone)})
-    figure = trade_figure(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))
+    figure = build_trade_chart(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))
     assert figure is not None
     low, high = figure.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert high - low > 100  # MiB; the marks are within one
@@ -246,14 +253,14 @@ def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline()
         engines, [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS, baseline=engines[-1]
     )
     summary = measured(plan)
-    (figure,) = load_curve_figures(summary, labels_of(summary))
+    (figure,) = build_load_charts(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
     assert f"Shown are {MOST_SERIES} of {len(engines)} configs" in figure.caption
 
 
 def test_an_interval_far_beyond_all_means_does_not_take_the_figure() -> None:
-    assert axis_for("x", [10.0, 20.0], [0.0, 5000.0]).high < 30
-    wide = axis_for("x", [1.0, 1000.0], [1e-9])
+    assert make_axis("x", [10.0, 20.0], [0.0, 5000.0]).high < 30
+    wide = make_axis("x", [1.0, 1000.0], [1e-9])
     assert wide.logarithmic
     assert wide.low > 0.01
 
@@ -270,7 +277,7 @@ def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
 def test_speed_against_memory() -> None:
     plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
-    figure = trade_figure(summary, summary.rankings[0], labels_of(summary))
+    figure = build_trade_chart(summary, summary.rankings[0], labels_of(summary))
     assert figure is not None
     assert {row["config"]: row["front"] for row in figure.rows} == {
         "quick": True,
@@ -279,14 +286,14 @@ def test_speed_against_memory() -> None:
     }
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
-    figure_svg(figure)
+    render_svg(figure)
 
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
     """So that light, dark and print share them, and a name never stands in an expression."""
     figures: list[Figure | None] = [
-        ratio_figure(demo, labels_of(demo)),
-        trade_figure(demo, demo.rankings[0], labels_of(demo)),
+        build_ratio_chart(demo, labels_of(demo)),
+        build_trade_chart(demo, demo.rankings[0], labels_of(demo)),
     ]
     for figure in figures:
         assert figure is not None
@@ -298,7 +305,7 @@ def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
 
 def test_a_name_stands_in_no_expression() -> None:
     summary = eight_summary()
-    (figure,) = load_curve_figures(summary, labels_of(summary))
+    (figure,) = build_load_charts(summary, labels_of(summary))
     filters = [
         step["filter"] for layer in figure.spec["layer"] for step in layer.get("transform", ())
     ]
@@ -327,4 +334,4 @@ def test_every_colour_stands_out_from_its_paper(palette: dict[str, str]) -> None
         least = 4.5 if role in ("ink", "soft") else 3.0
         light, dark = max(luminance(colour), paper), min(luminance(colour), paper)
         assert (light + 0.05) / (dark + 0.05) >= least, role
-    assert figure_config(palette)["background"] == palette["paper"]
+    assert make_vega_config(palette)["background"] == palette["paper"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.api.results import study_text
+from bitbench.api.results import format_study
 from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming
-from bitbench.records.arrow_tables import table_schema
-from bitbench.reports.formats import Form, formats
+from bitbench.records.arrow_tables import make_table_schema
+from bitbench.reports.formats import Form, list_formats
 from bitbench.reports.write import StudyReport
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode
@@ -30,23 +30,25 @@ def hostile() -> StudyReport:
 
 
 def test_csv_has_one_row_per_trial_and_no_formula(hostile: StudyReport, demo: StudyReport) -> None:
-    rows = list(csv.DictReader(io.StringIO(study_text(demo, Form.CSV))))
+    rows = list(csv.DictReader(io.StringIO(format_study(demo, Form.CSV))))
     assert len(rows) == len(demo.records.trials)
-    assert set(table_schema("trials").names) - {"folder"} == set(rows[0]) - {"outlier"}
+    assert set(make_table_schema("trials").names) - {"folder"} == set(rows[0]) - {"outlier"}
     slow = next(one for one in rows if one["trial"] == "twin-interactive-1-1")
     assert (float(slow["output_throughput"]), slow["outlier"]) == (80.0, "True")
     assert next(one for one in rows if one["engine"] == "broken")["output_throughput"] == ""
-    engines = [one["engine"] for one in csv.DictReader(io.StringIO(study_text(hostile, Form.CSV)))]
+    engines = [
+        one["engine"] for one in csv.DictReader(io.StringIO(format_study(hostile, Form.CSV)))
+    ]
     assert "'=1+1" in engines
 
 
 def test_json_has_the_figures_and_what_they_mean(hostile: StudyReport, demo: StudyReport) -> None:
-    content = json.loads(study_text(demo, Form.JSON))
+    content = json.loads(format_study(demo, Form.JSON))
     assert content["bitbench_report"] == 1
     assert content["definitions"]["ttft_s"]["unit"] == "s"
     assert len(content["trials"]) == len(demo.records.trials)
     assert content["summary"]["rankings"][0]["entries"][0]["config"]["engine"] == "quick"
-    assert "hidden" not in study_text(hostile, Form.JSON)
+    assert "hidden" not in format_study(hostile, Form.JSON)
 
 
 KERNELS = KernelRun(
@@ -84,7 +86,7 @@ def test_an_unknown_form_is_answered_with_the_known_ones(
 ) -> None:
     wrong = bitbench(capsys, "report", str(tmp_path), "--format", "markdown")
     assert wrong.exit_code == ExitCode.USAGE
-    assert all(form in wrong.err for form in formats())
+    assert all(form in wrong.err for form in list_formats())
 
 
 def test_kernel_tables_come_from_kernel_records(

@@ -14,12 +14,12 @@ from bitbench.analysis.results.summary import (
     StudySummary,
 )
 from bitbench.records.trial import Memory, Outcome
-from bitbench.reports.document.html import html_page
-from bitbench.reports.document.markdown import markdown, markdown_phrase
+from bitbench.reports.document.html import render_html
+from bitbench.reports.document.markdown import render_markdown, render_markdown_phrase
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.sections.lead import lead
-from bitbench.reports.sections.ranked import rank_text
-from bitbench.reports.study import study_document
+from bitbench.reports.sections.lead import find_lead
+from bitbench.reports.sections.ranked import format_rank
+from bitbench.reports.study import build_study_report
 from bitbench.study.plan import Config
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
@@ -69,10 +69,10 @@ class Said:
     """A lead in plain words."""
 
     def __init__(self, summary: StudySummary) -> None:
-        found = lead(summary)
+        found = find_lead(summary)
         assert found is not None
-        self.verdict = markdown_phrase(found.verdict).replace("`", "")
-        self.reasons = [markdown_phrase(reason).replace("`", "") for reason in found.reasons]
+        self.verdict = render_markdown_phrase(found.verdict).replace("`", "")
+        self.reasons = [render_markdown_phrase(reason).replace("`", "") for reason in found.reasons]
 
 
 def led(summary: StudySummary) -> Said:
@@ -164,7 +164,7 @@ def test_two_starts_decide_nothing_and_say_who_looks_faster() -> None:
         AgainstBaseline.UNDECIDED,
     }
     assert {(entry.rank_low, entry.rank_high) for entry in ranking.entries} == {(1, 3)}
-    found = lead(summary)
+    found = find_lead(summary)
     assert found is not None
     assert found.chosen == ()
     reasons = led(summary).reasons
@@ -262,20 +262,20 @@ def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
     assert led(summary).verdict == "No ranking: one start."
     assert "3 starts" in led(summary).reasons[0]
-    assert [rank_text(entry) for entry in summary.rankings[0].entries] == [
+    assert [format_rank(entry) for entry in summary.rankings[0].entries] == [
         "one start, not ranked"
     ] * 2
 
 
 def test_one_config_is_no_choice() -> None:
-    assert lead(study({"base": (100.0, 200.0)})) is None
+    assert find_lead(study({"base": (100.0, 200.0)})) is None
 
 
 def test_what_is_recommended_is_known_by_name() -> None:
     """The chart stars it, and the table sets it in bold."""
-    tied = lead(study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)}))
-    kept = lead(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}))
-    none = lead(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
+    tied = find_lead(study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)}))
+    kept = find_lead(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}))
+    none = find_lead(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
     chosen = [{one.engine for one in found.chosen} for found in (tied, kept, none) if found]
     assert chosen == [{"a", "b"}, {"base"}, set()]
 
@@ -356,7 +356,7 @@ def test_one_whose_quality_is_flagged_is_never_recommended() -> None:
         study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}), base="perplexity +900 %", slow=None
     )
     assert led(slower).verdict == f"base is the fastest {where}"
-    assert (found_lead := lead(slower)) is not None
+    assert (found_lead := find_lead(slower)) is not None
     assert not found_lead.chosen
 
 
@@ -453,15 +453,15 @@ def test_quality_without_a_result_is_said() -> None:
 @pytest.mark.parametrize("form", ["terminal", "page", "Markdown"])
 def test_every_form_begins_with_the_same_sentence(form: str) -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
-    document = study_document(summary, make_lock(make_plan(["base", "quick"], [INTERACTIVE])))
+    document = build_study_report(summary, make_lock(make_plan(["base", "quick"], [INTERACTIVE])))
     console = Console(file=io.StringIO(), width=120)
     if form == "terminal":
         render_in_terminal(document, console)
     assert isinstance(console.file, io.StringIO)
     texts: dict[str, Callable[[], str]] = {
         "terminal": console.file.getvalue,
-        "page": lambda: html_page(document, "").replace("<code>", "").replace("</code>", ""),
-        "Markdown": lambda: markdown(document).replace("`", ""),
+        "page": lambda: render_html(document, "").replace("<code>", "").replace("</code>", ""),
+        "Markdown": lambda: render_markdown(document).replace("`", ""),
     }
     assert "Use quick. Its quality was not measured." in texts[form]()
 

@@ -9,9 +9,9 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.lock import Lock
 from bitbench.records.trial import Memory
 from bitbench.reports import files
-from bitbench.reports.document.markdown import markdown as rendered
+from bitbench.reports.document.markdown import render_markdown as rendered
 from bitbench.reports.files import make_report_files
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.reports.write import StudyReport
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -40,7 +40,7 @@ def text(demo: StudySummary) -> str:
 
 
 def markdown(summary: StudySummary, lock: Lock | None = None) -> str:
-    return rendered(study_document(summary, lock or demo_study()[3]))
+    return rendered(build_study_report(summary, lock or demo_study()[3]))
 
 
 def html(text: str) -> str:
@@ -214,7 +214,7 @@ def test_the_table_stars_what_the_answer_recommends(
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(
     demo: StudySummary, tmp_path: Path
 ) -> None:
-    path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
+    path = make_report_files(build_study_report(demo, demo_study()[3]), tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/answer-ratios.svg" in linked
     assert sorted(linked) == sorted(
@@ -228,8 +228,8 @@ def test_a_report_is_utf_8_and_has_its_figures_beside_it(
 def test_without_the_extra_figures_a_report_has_no_figure_files(
     demo: StudySummary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "can_draw_files", lambda: False)
-    path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
+    monkeypatch.setattr(files, "has_svg_renderer", lambda: False)
+    path = make_report_files(build_study_report(demo, demo_study()[3]), tmp_path)
     assert "figures/" not in path.read_text(encoding="utf-8")
     assert not (path.parent / "figures").exists()
     page = (path.parent / "index.html").read_text(encoding="utf-8")
@@ -240,7 +240,7 @@ def test_without_the_extra_figures_a_report_has_no_figure_files(
 def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "figure_svg", lambda _: "<svg/>")
+    monkeypatch.setattr(files, "render_svg", lambda _: "<svg/>")
     document = StudyReport(write_folder(kind, tmp_path / "study"), tmp_path).document
     figures = make_report_files(document, tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())

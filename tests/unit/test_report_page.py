@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.document.html import html_page, vega_bundle
-from bitbench.reports.study import study_document
+from bitbench.reports.document.html import read_vega_bundle, render_html
+from bitbench.reports.study import build_study_report
 from tests.support.synthetic import demo_study, summarize
 
 BUNDLE = "window.vegaEmbed = 1; // stands in for the real one"
@@ -25,7 +25,7 @@ def demo() -> StudySummary:
 @pytest.fixture(scope="module")
 def text(demo: StudySummary) -> str:
     _, _, _, lock = demo_study()
-    return html_page(study_document(demo, lock), BUNDLE)
+    return render_html(build_study_report(demo, lock), BUNDLE)
 
 
 class Outline(HTMLParser):
@@ -131,7 +131,7 @@ def test_the_column_of_names_stays_in_sight(text: str) -> None:
 
 
 def test_the_script_that_draws_cannot_end_its_element() -> None:
-    made = vega_bundle()
+    made = read_vega_bundle()
     assert "vegaEmbed" in made
     assert "</script" not in made
     assert "\r" not in made

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import path_shortener, shorten_report_paths
+from bitbench.reports.write import make_path_shortener, strip_report_paths
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.support.synthetic import make_plan, make_trial, summarize
 
-SHORT = path_shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])
+SHORT = make_path_shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,6 @@ def test_failures_and_their_log_lines() -> None:
         cause="no /data/home/x",
         log_lines=("at /data/home/y.py",),
     )
-    failure = shorten_report_paths(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
+    failure = strip_report_paths(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
     assert failure.cause == "no …/x"
     assert failure.log_lines == ("at …/y.py",)

@@ -8,11 +8,11 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.quality import Answer, QualityRecord, TaskFailure, TaskResult
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts
+from bitbench.reports.document.markdown import render_markdown_phrase, render_markdown_section
 from bitbench.reports.document.model import Document, Mark, Quantity, Table, Unit
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import bullets, say
-from bitbench.reports.sections.quality import quality_section, quality_sentences
+from bitbench.reports.sections.quality import build_quality_section, iter_quality_sentences
 from bitbench.study.plan import Plan, QualityRefusal
 from bitbench.study.variant import ModelFacts
 from tests.support.synthetic import summarize
@@ -55,9 +55,9 @@ def summary(rounded_before: str | None = None) -> StudySummary:
 
 
 def section_text() -> str:
-    section = quality_section(summary())
+    section = build_quality_section(summary())
     assert section is not None
-    return "\n\n".join(markdown_section_parts(section))
+    return "\n\n".join(render_markdown_section(section))
 
 
 def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
@@ -66,16 +66,16 @@ def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
         "The linear layers of `m` had been rounded to 4 bits (Q4_1) before they were written as bf16: its figures of "
         "quality show what a variant loses against those rounded weights, not against the original model."
     )
-    assert markdown_phrase(next(quality_sentences(found))) == sentence
+    assert render_markdown_phrase(next(iter_quality_sentences(found))) == sentence
 
 
 def test_nothing_is_said_of_rounded_weights_where_no_quality_was_measured() -> None:
     found = summary("4 bits (Q4_1)").model_copy(update={"quality": ()})
-    assert not list(quality_sentences(found))
+    assert not list(iter_quality_sentences(found))
 
 
 def test_the_answer_says_what_lost_too_much() -> None:
-    said = [markdown_phrase(sentence) for sentence in quality_sentences(summary())]
+    said = [render_markdown_phrase(sentence) for sentence in iter_quality_sentences(summary())]
     assert said[0].startswith("Quality: `w4` is flagged: its mean KL divergence is at least")
     assert said[1] == "Quality: `w2` has no result (oom): Too large."
     assert said[2].startswith("Quality: `w8` is within the limits (mean KL divergence")
@@ -86,7 +86,7 @@ def test_without_the_unquantized_model_no_variant_is_said_to_keep_its_quality() 
     tables = {record.id: table for record, table in measured}
     records = [record for record, _ in measured if record.config.variant != "m/bf16"]
     alone = summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
-    said = [markdown_phrase(sentence) for sentence in quality_sentences(alone)]
+    said = [render_markdown_phrase(sentence) for sentence in iter_quality_sentences(alone)]
     assert any(
         one.startswith("Quality: that of `w8` and `w4` is unknown: the unquantized model")
         for one in said
@@ -117,7 +117,7 @@ def test_answers_and_tasks_stand_beside_the_baselines() -> None:
 
 
 def quality_rows() -> Table:
-    section = quality_section(summary())
+    section = build_quality_section(summary())
     assert section is not None
     return next(block for block in section.blocks if isinstance(block, Table))
 
@@ -156,13 +156,13 @@ def test_what_was_never_measured_has_no_column() -> None:
 
 def test_a_study_without_quality_has_no_section() -> None:
     plain = summary().study.model_copy(update={"quality": None})
-    assert quality_section(summary().model_copy(update={"study": plain})) is None
+    assert build_quality_section(summary().model_copy(update={"study": plain})) is None
 
 
 def test_the_terminal_has_the_same_and_stays_within_its_width() -> None:
-    section = quality_section(summary())
+    section = build_quality_section(summary())
     assert section is not None
-    document = Document(say("x"), bullets(quality_sentences(summary())), (section,))
+    document = Document(say("x"), bullets(iter_quality_sentences(summary())), (section,))
     for width, is_wide in ((80, False), (160, True)):
         console = Console(file=StringIO(), width=width)
         render_in_terminal(document, console)

@@ -3,7 +3,7 @@
 import pytest
 
 from bitbench.reports.document.model import Name
-from bitbench.reports.sections.workloads import workload_shape
+from bitbench.reports.sections.workloads import describe_workload
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
 
@@ -57,6 +57,6 @@ def test_sentences(asked: Json, sentence: str) -> None:
     )
     said = "".join(
         f"<{part.text}>" if isinstance(part, Name) else str(part)
-        for part in workload_shape(workload)
+        for part in describe_workload(workload)
     )
     assert said == sentence

@@ -9,14 +9,18 @@ from rich.console import Console
 
 from bitbench.analysis.results.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.charts.svg import figure_svg
-from bitbench.reports.document.markdown import markdown, markdown_phrase
+from bitbench.reports.charts.curves import build_load_charts
+from bitbench.reports.charts.svg import render_svg
+from bitbench.reports.document.markdown import render_markdown, render_markdown_phrase
 from bitbench.reports.document.model import Chart, Document, Mark, Table
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import bullets, say
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
+from bitbench.reports.sections.sweep import (
+    build_sweep_section,
+    list_sweep_points,
+    list_sweep_sentences,
+)
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
@@ -81,14 +85,16 @@ def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> Stu
 
 
 def document_of(summary: StudySummary) -> Document:
-    charts = (Chart(figure) for figure in load_curve_figures(summary, Labels.of(summary)))
+    charts = (Chart(figure) for figure in build_load_charts(summary, Labels.of(summary)))
     return Document(
-        say("a sweep"), (*charts, *bullets(sweep_answer(summary))), (sweep_section(summary),)
+        say("a sweep"),
+        (*charts, *bullets(list_sweep_sentences(summary))),
+        (build_sweep_section(summary),),
     )
 
 
 def answer_of(summary: StudySummary) -> str:
-    return " ".join(markdown_phrase(sentence) for sentence in sweep_answer(summary))
+    return " ".join(render_markdown_phrase(sentence) for sentence in list_sweep_sentences(summary))
 
 
 @pytest.mark.parametrize("width", [80, 120, 160, 200])
@@ -117,7 +123,7 @@ def test_the_answer_names_the_highest_point_that_held() -> None:
 
 
 def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
-    table = sweep_section(summary_of()).blocks[1]
+    table = build_sweep_section(summary_of()).blocks[1]
     assert isinstance(table, Table)
     assert [row.mark for row in table.rows] == [None, None, Mark.ALARM]
     errors = [row.cells[-1] for row in table.rows]
@@ -249,11 +255,11 @@ def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
     lines = [row for row in figure.rows if "series" in row]
     assert len(lines) == 2 * len(RATES)  # the median and the 99th percentile
     assert [row["at"] for row in lines if row["series"] == "TTFT p99"] == ["10", "40", "160"]
-    drawn = figure_svg(figure)
+    drawn = render_svg(figure)
     ElementTree.fromstring(drawn)
     assert "TTFT p99" in drawn
     assert "<script>" not in drawn
-    assert "<script>" not in markdown(document)
+    assert "<script>" not in render_markdown(document)
 
 
 def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None:
@@ -261,7 +267,7 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
         rate=47.0, low=41.0, high=55.0, confidence=0.95, trials=9, stop=SearchStop.PRECISE
     )
     summary = summary_of(search=found)
-    figure, throughput = load_curve_figures(summary, Labels.of(summary))
+    figure, throughput = build_load_charts(summary, Labels.of(summary))
     assert figure.title == "Time to first token by offered rate"
     assert throughput.title == "Output throughput by offered rate"
     assert [row["x"] for row in figure.rows if row.get("series") == "TTFT p99"] == [
@@ -273,7 +279,7 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
     assert (limit["guide"], limit["guide_y"]) == ("ttft_p99 ≤ 200 ms", 200.0)
     assert (answer["guide"], answer["guide_x"]) == ("47.0 requests/s", 47.0)
     assert (answer["guide_low"], answer["guide_high"]) == (41.0, 55.0)
-    drawn = figure_svg(figure)
+    drawn = render_svg(figure)
     assert "ttft_p99 ≤ 200 ms" in drawn
     assert "offered rate (requests/s)" in drawn
     alt.LayerChart.from_dict(figure.spec)
@@ -281,6 +287,6 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
 
 def test_other_studies_are_no_sweeps() -> None:
     two_shapes = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["base"]])
-    assert sweep_points(summarize(two_shapes, [], [])) == []
+    assert list_sweep_points(summarize(two_shapes, [], [])) == []
     two_configs = make_plan(["a", "b"], [at_rate(1.0), at_rate(2.0)])
-    assert sweep_points(summarize(two_configs, [], [])) == []
+    assert list_sweep_points(summarize(two_configs, [], [])) == []

@@ -10,17 +10,19 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.api.results import Results
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.data import json_text
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.data import format_json
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.study.workload import Workload
 from tests.support.synthetic import make_lock, make_plan
 from tests.unit.test_recommend_tails import BATCH, LOOP, even, study
 
 
 def page(summary: StudySummary, workload: Workload = LOOP) -> str:
-    return markdown(study_document(summary, make_lock(make_plan(["engine"], [workload]))))
+    return render_markdown(
+        build_study_report(summary, make_lock(make_plan(["engine"], [workload])))
+    )
 
 
 def row_below(text: str, title: str) -> dict[str, str]:
@@ -65,7 +67,9 @@ def test_objectives_have_a_verdict_per_point_on_the_page_and_in_the_terminal(
     assert row["ttft_p50"].endswith(mark)
     assert row["Verdict"] == verdict
     console = Console(file=io.StringIO(), width=120)
-    render_in_terminal(study_document(summary, make_lock(make_plan(["engine"], [LOOP]))), console)
+    render_in_terminal(
+        build_study_report(summary, make_lock(make_plan(["engine"], [LOOP]))), console
+    )
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert verdict in shown
     assert f"of 1 point 1 {verdict}." in shown
@@ -78,7 +82,7 @@ def test_a_study_that_promises_nothing_has_no_such_section() -> None:
 
 def test_json_has_tails_and_verdicts_as_numbers() -> None:
     summary = study(even(3, 3, 8), objectives={"ttft_p99": 10.0})
-    (point,) = json.loads(json_text(summary, []))["summary"]["points"]
+    (point,) = json.loads(format_json(summary, []))["summary"]["points"]
     assert point["tails"]["ttft_p99_s"]["value"] == pytest.approx(0.2)
     assert point["tails"]["ttft_p99_s"]["high"] is None
     assert (point["objectives"][0]["verdict"], point["objectives"][0]["estimate"]["note"]) == (

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.support.synthetic import demo_study, make_plan, make_trial, summarize
@@ -15,7 +15,7 @@ from tests.support.synthetic import demo_study, make_plan, make_trial, summarize
 def rendered(width: int) -> str:
     plan, trials, instances, lock = demo_study()
     console = Console(file=io.StringIO(), width=width)
-    render_in_terminal(study_document(summarize(plan, trials, instances), lock), console)
+    render_in_terminal(build_study_report(summarize(plan, trials, instances), lock), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -55,7 +55,7 @@ def test_names_are_not_markup() -> None:
     plan = Plan(study=plan.study, variants=(), points=(point,))
     bad = make_trial(point, 0, 0, outcome=Outcome.CRASHED, cause="[bold]no[/italic]")
     console = Console(file=io.StringIO(), width=100)
-    render_in_terminal(study_document(summarize(plan, [bad], []), demo_study()[3]), console)
+    render_in_terminal(build_study_report(summarize(plan, [bad], []), demo_study()[3]), console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "[red]x[/nope]" in text

@@ -6,7 +6,7 @@ import pytest
 
 import bitbench.records.request_sums as request_sums_module
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.trial import metrics_of_trial
+from bitbench.analysis.trial import compute_trial_metrics
 from bitbench.records.request_sums import (
     HIGHEST_S,
     LOWEST_S,
@@ -85,12 +85,12 @@ def test_requests_of_several_processes_add_up_to_those_of_one(
     """Means, rates, and counts are exact, percentiles where all times are kept, and else within 1 %."""
     table = many_rows(2_000)
     whole = RequestSums.of(table, OBJECTIVES)
-    exact = metrics_of_trial(whole)
+    exact = compute_trial_metrics(whole)
     streams = np.arange(table.num_rows) % 4
     parts = [RequestSums.of(table.filter(pa.array(streams == own)), OBJECTIVES) for own in range(4)]
     for part in parts[1:]:
         parts[0].merge(part)
-    assert metrics_of_trial(parts[0]).model_dump() == pytest.approx(exact.model_dump())
+    assert compute_trial_metrics(parts[0]).model_dump() == pytest.approx(exact.model_dump())
     assert not parts[0].is_sketched
     monkeypatch.setattr(request_sums_module, "KEPT", 100)
     monkeypatch.setattr(TimeSketch.__init__, "__defaults__", (100,))
@@ -99,7 +99,7 @@ def test_requests_of_several_processes_add_up_to_those_of_one(
         sketched.add(table.slice(begin, 300))
     assert sketched.is_sketched
     assert len(sketched.course) <= 100
-    found = metrics_of_trial(sketched)
+    found = compute_trial_metrics(sketched)
     for name, expected in exact:
         error = RELATIVE_ERROR * 1.0001 if "_p" in name else 1e-9
         assert getattr(found, name) == (

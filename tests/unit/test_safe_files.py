@@ -73,7 +73,7 @@ def test_a_file_in_a_studys_folder_is_contained_by_it_and_any_other_by_its_own(
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = SafeFolder(tmp_path)
     folder.write("a.txt", "old")
-    with suppress(KeyboardInterrupt), folder.replacing("a.txt") as file:
+    with suppress(KeyboardInterrupt), folder.open_replacement("a.txt") as file:
         file.write(b"ne")
         raise KeyboardInterrupt
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.html import html_page
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.html import render_html
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.model import Document, Quantity, Row, TableCell, Unit
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.write import StudyReport
@@ -69,11 +69,11 @@ def assert_same_points(texts: Points, held: Points) -> None:
 
 
 def test_report_md_says_what_the_document_holds(document: Document) -> None:
-    assert_same(points_of_tables(markdown_tables(markdown(document))), document)
+    assert_same(points_of_tables(markdown_tables(render_markdown(document))), document)
 
 
 def test_index_html_says_what_the_document_holds(document: Document) -> None:
-    assert_same(points_of_tables(PageTables(html_page(document, "0")).tables), document)
+    assert_same(points_of_tables(PageTables(render_html(document, "0")).tables), document)
 
 
 def printed(document: Document) -> list[list[str]]:

@@ -2,7 +2,11 @@
 
 from bitbench.engines.null import NullEngine
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.running.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, repeatable_rejections
+from bitbench.running.progress import (
+    CLIENT_BOUND_REPEATS,
+    DISTURBED_REPEATS,
+    list_repeatable_rejections,
+)
 from bitbench.running.residence import RESIDENT_SHARE, Residence
 from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.study import Study
@@ -73,7 +77,7 @@ def run_to_the_end(study: PaperStudy, outcomes: dict[Point, Outcome] | None = No
         for member in group.members:
             for workload in member.workloads:
                 point = Point(config=member.config, workload=workload.name)
-                while study.progress.wants_trial(point, group.block):
+                while study.progress.is_trial_due(point, group.block):
                     study.measure(
                         trial(point, group.block, (outcomes or {}).get(point, Outcome.OK))
                     )
@@ -128,8 +132,8 @@ def test_what_cannot_work_is_tried_once_and_bad_luck_twice() -> None:
     study = study_of(plan, blocks=4)
     progress = study.progress
     run_to_the_end(study, {unsupported: Outcome.UNSUPPORTED, crashing: Outcome.CRASHED})
-    assert [len(progress.trials_of(unsupported, block)) for block in range(4)] == [1, 0, 0, 0]
-    assert [len(progress.trials_of(crashing, block)) for block in range(4)] == [1, 1, 0, 0]
+    assert [len(progress.get_trials(unsupported, block)) for block in range(4)] == [1, 0, 0, 0]
+    assert [len(progress.get_trials(crashing, block)) for block in range(4)] == [1, 1, 0, 0]
 
 
 def test_a_client_bound_trial_is_repeated_but_not_for_ever() -> None:
@@ -137,16 +141,16 @@ def test_a_client_bound_trial_is_repeated_but_not_for_ever() -> None:
     study = study_of(plan, blocks=1)
     study.next_group()
     study.add([trial(plan.points[0], 0, Outcome.CLIENT_BOUND)])
-    assert study.progress.wants_trial(plan.points[0], 0)
+    assert study.progress.is_trial_due(plan.points[0], 0)
     run_to_the_end(study, {plan.points[0]: Outcome.CLIENT_BOUND})
-    assert len(study.progress.trials_of(plan.points[0], 0)) == CLIENT_BOUND_REPEATS + 1
+    assert len(study.progress.get_trials(plan.points[0], 0)) == CLIENT_BOUND_REPEATS + 1
 
 
 def test_a_disturbed_trial_is_repeated_once_per_block_and_never_given_up() -> None:
     plan = plan_of(engines=1, workloads=1)
     study = study_of(plan, blocks=4)
     run_to_the_end(study, {plan.points[0]: Outcome.DISTURBED})
-    assert [len(study.progress.trials_of(plan.points[0], block)) for block in range(4)] == [
+    assert [len(study.progress.get_trials(plan.points[0], block)) for block in range(4)] == [
         DISTURBED_REPEATS + 1
     ] * 4
 
@@ -165,14 +169,14 @@ def test_what_an_earlier_call_rejected_does_not_count_against_this_one() -> None
     (point,) = plan.points
     late = spoiled(point, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
     disturbed = spoiled(point, 1, Outcome.DISTURBED, DISTURBED_REPEATS + 1)
-    study = study_of(plan, repeatable=repeatable_rejections([*late, *disturbed]))
+    study = study_of(plan, repeatable=list_repeatable_rejections([*late, *disturbed]))
     study.add([*late, *disturbed])
     progress = study.progress
-    assert len(progress.trials_of(point, 0)) == len(late)  # the next has another number
+    assert len(progress.get_trials(point, 0)) == len(late)  # the next has another number
     groups = run_to_the_end(study, {point: Outcome.CLIENT_BOUND})
     assert [group.block for group in groups] == [0, 1]
-    assert len(progress.trials_of(point, 0)) == 2 * len(late)  # and again not for ever
-    assert len(progress.trials_of(point, 1)) == len(disturbed) + len(late)
+    assert len(progress.get_trials(point, 0)) == 2 * len(late)  # and again not for ever
+    assert len(progress.get_trials(point, 1)) == len(disturbed) + len(late)
 
 
 def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
@@ -186,13 +190,13 @@ def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
     earlier = study_of(plan, blocks=1, together=True)
     earlier.add(before)
     assert earlier.next_group() is None
-    study = study_of(plan, blocks=1, together=True, repeatable=repeatable_rejections(before))
+    study = study_of(plan, blocks=1, together=True, repeatable=list_repeatable_rejections(before))
     study.add(before)
     group = study.next_group()
     assert group is not None
     assert [member.config for member in group.members] == [given_up.config, BASELINE]
     assert group.baseline == BASELINE
-    assert study.progress.rounds_begun(0) == 2  # in rounds of their own
+    assert study.progress.count_begun_rounds(0) == 2  # in rounds of their own
 
 
 def test_what_was_given_up_beside_visits_of_others_stays_so() -> None:
@@ -201,9 +205,9 @@ def test_what_was_given_up_beside_visits_of_others_stays_so() -> None:
     one, alone, other, _ = plan.points
     late = spoiled(one, 0, Outcome.CLIENT_BOUND, 1)
     lonely = trial(alone, 0, Outcome.CLIENT_BOUND).model_copy(update={"id": "lonely"})
-    assert repeatable_rejections([*late, lonely, trial(other, 0)]) == {"lonely"}
-    assert repeatable_rejections([*late, trial(one, 0), trial(other, 1)]) == {late[0].id}
-    assert repeatable_rejections([*late, turn(other, 0)]) == {late[0].id}
+    assert list_repeatable_rejections([*late, lonely, trial(other, 0)]) == {"lonely"}
+    assert list_repeatable_rejections([*late, trial(one, 0), trial(other, 1)]) == {late[0].id}
+    assert list_repeatable_rejections([*late, turn(other, 0)]) == {late[0].id}
 
 
 def test_an_interrupted_group_resumes_with_what_is_missing() -> None:
@@ -282,12 +286,12 @@ def test_an_interrupted_chunk_goes_on_beside_the_baseline_that_has_its_rounds() 
     study.add(
         [turn(plan.points[0], 2), turn(Point(config=left[0], workload="w0"), 2)]
     )  # and here it was killed
-    assert not study.progress.wants_trial(plan.points[0], 0)
+    assert not study.progress.is_trial_due(plan.points[0], 0)
     again = study.next_group()
     assert again is not None
     assert again.block == 0
     assert {member.config for member in again.members} == {BASELINE, *left}
-    assert study.progress.rounds_begun(0) == 3
+    assert study.progress.count_begun_rounds(0) == 3
 
 
 def test_a_block_goes_on_without_a_baseline_that_failed() -> None:

@@ -205,7 +205,7 @@ def test_the_page_about_accuracy_says_what_was_measured(shootout: ModuleType, ru
             assert off["ttft_p99_s"] < 0.03
             assert off["tpot_p50_s"] < 0.005
     most, fewer = (f"{rows['ours', streams]['tokens_per_cpu_s']:,.0f}" for streams in (1024, 256))
-    scale = (ROOT / "docs" / "scale.md").read_text()
+    scale = (ROOT / "docs" / "internals" / "scale.md").read_text()
     assert f"{most} a CPU-second with 1,024 streams in a process, {fewer} with 256" in scale
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.endpoint import EndpointUnusable, offered_models
+from bitbench.engines.endpoint import EndpointUnusable, list_offered_models
 from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.workload import Arrival, Workload
@@ -140,7 +140,7 @@ def test_the_key_follows_no_redirect(kind: str, code: int) -> None:
 
     with serving(send(models("m"))) as there, serving(redirect) as here:
         with pytest.raises(EndpointUnusable, match="it redirects to") as unusable:
-            offered_models(Endpoint(here.url, "m", KEY))
+            list_offered_models(Endpoint(here.url, "m", KEY))
         assert len(here.asked) == 1
         assert not there.asked
     assert not traces(str(unusable.value))
@@ -155,6 +155,6 @@ def test_the_key_follows_no_redirect_from_https_to_http(
         downgrade = send(plain(b"", "302 Found", f"Location: {readable.url}/v1/models"))
         with serving(downgrade, certificate.server_context()) as encrypted:
             with pytest.raises(EndpointUnusable, match="it redirects to http://"):
-                offered_models(Endpoint(encrypted.url, "m", KEY))
+                list_offered_models(Endpoint(encrypted.url, "m", KEY))
             assert encrypted.asked[0].authorization == f"Bearer {KEY}"
         assert not readable.asked

@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.divergence import Scores
-from bitbench.analysis.quality import divergence_by_position, has_quantized_cache, quality_baseline
+from bitbench.analysis.quality import (
+    estimate_divergence_by_position,
+    find_quality_baseline,
+    has_quantized_cache,
+)
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, InstanceFacts, TrialMetrics
 from bitbench.study.plan import Config, Plan, Point
@@ -77,7 +81,7 @@ def scores(shift: float) -> Scores:
 
 
 def test_divergence_by_position_is_where_it_is() -> None:
-    parts = divergence_by_position(scores(0.2), scores(0.0), 0.95)
+    parts = estimate_divergence_by_position(scores(0.2), scores(0.0), 0.95)
     assert [(part.first, part.last) for part in parts] == [(1, 63), (64, 127), (128, 200)]
     assert [part.divergence.value for part in parts[:2]] == [0.0, 0.0]
     assert parts[2].divergence.value == pytest.approx(
@@ -93,19 +97,19 @@ def test_short_windows_are_one_stretch() -> None:
         top_tokens=np.zeros((14, 1), dtype=np.int64),
         top_logprobs=np.full((14, 1), -1.0),
     )
-    assert [(part.first, part.last) for part in divergence_by_position(short, short, 0.95)] == [
-        (1, 7)
-    ]
+    assert [
+        (part.first, part.last) for part in estimate_divergence_by_position(short, short, 0.95)
+    ] == [(1, 7)]
 
 
 def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_setting() -> None:
     plan = made_study().plan
     study = plan.study.model_copy(update={"quality": Quality()})
     asked = plan.model_copy(update={"study": study, "quality": plan.configs})
-    assert quality_baseline(config("q8_0"), asked) == config("f16")
-    assert quality_baseline(config("f16"), asked) == config("f16")
+    assert find_quality_baseline(config("q8_0"), asked) == config("f16")
+    assert find_quality_baseline(config("f16"), asked) == config("f16")
     alone = asked.model_copy(update={"points": (), "quality": (config("f16"),)})
-    assert quality_baseline(config("f16"), alone) is None
+    assert find_quality_baseline(config("f16"), alone) is None
 
 
 def test_a_quantized_cache_is_held_against_the_whole_one_whatever_the_weights() -> None:
@@ -120,11 +124,11 @@ def test_a_quantized_cache_is_held_against_the_whole_one_whatever_the_weights() 
     )
     known = [config(type, f"m/{recipe}") for recipe in ("bf16", "q4") for type in ("f16", "q4_0")]
     plan = Plan(study=study, variants=variants, points=(), quality=tuple(known))
-    assert {quality_baseline(one, plan) for one in known} == {config("f16", "m/bf16")}
+    assert {find_quality_baseline(one, plan) for one in known} == {config("f16", "m/bf16")}
     alone = plan.model_copy(
         update={"quality": tuple(one for one in known if one.engine.endswith("q4_0"))}
     )
-    assert quality_baseline(config("q4_0", "m/q4"), alone) == config(
+    assert find_quality_baseline(config("q4_0", "m/q4"), alone) == config(
         "q4_0", "m/bf16"
     )  # there is no other
     assert has_quantized_cache(config("q4_0"), study)

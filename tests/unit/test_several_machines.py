@@ -9,7 +9,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome, mark_lost_trial_outcomes
 from bitbench.running.block_planner import BlockPlanner
-from bitbench.running.progress import LOST_REPEATS, repeatable_rejections
+from bitbench.running.progress import LOST_REPEATS, list_repeatable_rejections
 from bitbench.running.residence import Residence
 from bitbench.util.errors import NotComparableError
 from tests.support.paper_study import ENGINES
@@ -44,13 +44,13 @@ def test_a_lost_machine_is_not_the_engines_fault() -> None:
     lost = make_instance(point.config, 0, outcome=Outcome.LOST)
     for _ in range(LOST_REPEATS):
         progress.add([lost, trial(point, 0, Outcome.LOST)])
-        assert progress.wants_trial(point, 0)
+        assert progress.is_trial_due(point, 0)
     progress.add([lost])
-    assert not progress.accepts_trial(point, 0)  # whatever is wrong there, it is not chance
-    assert progress.accepts_trial(point, 1)
-    later = study_of(plan, repeatable=repeatable_rejections([lost]))
+    assert not progress.is_trial_possible(point, 0)  # whatever is wrong there, it is not chance
+    assert progress.is_trial_possible(point, 1)
+    later = study_of(plan, repeatable=list_repeatable_rejections([lost]))
     later.add([lost] * (LOST_REPEATS + 1))
-    assert later.progress.accepts_trial(point, 0)  # another call, with other machines
+    assert later.progress.is_trial_possible(point, 0)  # another call, with other machines
 
 
 def test_what_a_lost_block_had_before_does_not_count() -> None:
@@ -78,7 +78,7 @@ HOST = HostFacts(cpu_model="X", cores=4, threads=8, memory_bytes=64 * 2**30)
 def test_a_folder_of_mixed_classes_is_not_read(tmp_path: Path) -> None:
     plan = plan_of()
     folder = StudyFolder(tmp_path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(
             Lock(plan=plan, host=HOST, hosts={"a": HOST, "b": HOST.model_copy(update={"cores": 2})})
         )

@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.engines import sglang
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.engines.sglang import SglangEngine, command_line, sglang_variables
+from bitbench.engines.sglang import SglangEngine, command_line, make_sglang_variables
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.records.trial import Failure, KernelPath, Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -97,7 +97,7 @@ def test_the_cache_has_room_for_every_request_at_its_full_length() -> None:
 
 def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
     wanted = launch(env={"BITBENCH_API_KEY": "theirs", "OMP_NUM_THREADS": "2"})
-    env = sglang_variables(wanted, "secret")
+    env = make_sglang_variables(wanted, "secret")
     assert env["BITBENCH_API_KEY"] == "secret"
     assert env["OMP_NUM_THREADS"] == "2"
     assert "secret" not in options(command_line(wanted, 1))
@@ -200,7 +200,7 @@ def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:
             read_facts=lambda log: sglang.read_sglang_facts(log, SMOLLM2),
             unsupported=sglang.UNSUPPORTED,
             ends_itself=sglang.ENDS_ITSELF,
-            message_of=sglang.sglang_log_message,
+            message_of=sglang.strip_sglang_log_prefix,
         )
     )
     try:

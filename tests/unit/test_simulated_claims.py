@@ -8,7 +8,7 @@ from itertools import cycle, product
 
 import pytest
 
-from bitbench.analysis.claims import FIRST_LOOK, claim
+from bitbench.analysis.claims import FIRST_LOOK, update_claims
 from bitbench.analysis.results.summary import AgainstBaseline
 from tests.length import by_length
 from tests.support.machine_simulation import CALM, MACHINES, Schedule
@@ -114,7 +114,8 @@ def test_equal_configs_of_a_calm_machine_are_found_equal() -> None:
         for seed in range(LONG_STUDIES)
     ]
     said = [
-        claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in found
+        update_claims(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline
+        for table in found
     ]
     assert share(set(one.values()) == {AgainstBaseline.EQUAL} for one in said) >= 0.9
 

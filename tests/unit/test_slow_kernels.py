@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bitbench.engines.kernels import slowness_warnings
+from bitbench.engines.kernels import list_slowness_warnings
 from bitbench.engines.sglang import read_sglang_facts as read_sglang
 from bitbench.engines.vllm import read_vllm_facts as read_vllm
 from bitbench.study.variant import ModelFacts
@@ -40,6 +40,8 @@ def test_other_lines_are_no_warnings() -> None:
     for log in DATA.glob("vllm-*.log"):
         assert read_vllm(log.read_text(encoding="utf-8"), ModelFacts()).warnings == ()
     assert (
-        slowness_warnings(["Falling back to linear expert placement.", "no fallback is needed"])
+        list_slowness_warnings(
+            ["Falling back to linear expert placement.", "no fallback is needed"]
+        )
         == ()
     )

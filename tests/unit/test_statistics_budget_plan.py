@@ -12,11 +12,11 @@ from bitbench.analysis.budget import (
     LEAST_START_SD,
     Design,
     VarianceComponents,
-    measured_variance_components,
+    choose_variance_components,
+    estimate_variance_components,
     plan_blocks,
-    variance_components,
 )
-from bitbench.analysis.pairs import LogSpeeds, lent_degrees_of_freedom
+from bitbench.analysis.pairs import LogSpeeds, estimate_pooled_freedom
 from bitbench.study.plan import Config
 
 # Eight configs of a real study: 110 s to start them all, 22 s for a trial of each.
@@ -27,7 +27,7 @@ def test_ten_minutes() -> None:
     plan = plan_blocks(EIGHT, 600, 0.95)
     assert plan is not None
     assert (plan.blocks, plan.rounds) == (3, 4)
-    expected = stats.t.ppf(0.975, lent_degrees_of_freedom(8, 3) + 2) * math.sqrt(
+    expected = stats.t.ppf(0.975, estimate_pooled_freedom(8, 3) + 2) * math.sqrt(
         2 * (0.06**2 + 0.11**2 / 4) / 3
     )
     assert plan.half_width == pytest.approx(expected)
@@ -91,7 +91,7 @@ def test_what_is_left_is_planned_with_what_is_done() -> None:
     assert (plan.blocks, plan.rounds) == (4, 4)
     variance = 2 * (0.06**2 + 0.11**2 * (1 / 2 + 1 + 2 / 4) / 4) / 4
     assert plan.half_width == pytest.approx(
-        stats.t.ppf(0.975, lent_degrees_of_freedom(8, 4) + 3) * math.sqrt(variance)
+        stats.t.ppf(0.975, estimate_pooled_freedom(8, 4) + 3) * math.sqrt(variance)
     )
     assert plan.seconds == 2 * (110 + 4 * 22)
     assert plan_blocks(EIGHT, 110 + 21, 0.95, done=[2, 1]) is None
@@ -123,7 +123,7 @@ def simulated(start_sd: float, trial_sd: float, rounds: int, seed: int = 1) -> L
     ("start_sd", "trial_sd", "rounds"), [(0.06, 0.11, 4), (0.1, 0.02, 2), (0.03, 0.1, 8)]
 )
 def test_components_are_found_again(start_sd: float, trial_sd: float, rounds: int) -> None:
-    found = variance_components(
+    found = estimate_variance_components(
         {"w": simulated(start_sd, trial_sd, rounds), "v": simulated(start_sd, trial_sd, rounds, 2)}
     )
     assert found is not None
@@ -135,7 +135,7 @@ def test_components_with_missing_rounds() -> None:
     speeds = simulated(0.06, 0.11, 4)
     values = speeds.values.copy()
     values[np.random.default_rng(5).random(values.shape) < 0.2] = np.nan
-    found = variance_components({"w": replace(speeds, values=values)})
+    found = estimate_variance_components({"w": replace(speeds, values=values)})
     assert found is not None
     assert found.start_sd == pytest.approx(0.06, rel=0.15)
     assert found.trial_sd == pytest.approx(0.11, rel=0.1)
@@ -143,15 +143,15 @@ def test_components_with_missing_rounds() -> None:
 
 def test_components_that_cannot_be_known() -> None:
     names = (Config(variant="none", engine="a"), Config(variant="none", engine="b"))
-    assert variance_components({}) is None
-    assert variance_components({"w": LogSpeeds(names, np.zeros((2, 1, 5)))}) is None
-    assert variance_components({"w": LogSpeeds(names, np.zeros((2, 5, 1)))}) is None
-    assert measured_variance_components({}) == FIRST_GUESS
+    assert estimate_variance_components({}) is None
+    assert estimate_variance_components({"w": LogSpeeds(names, np.zeros((2, 1, 5)))}) is None
+    assert estimate_variance_components({"w": LogSpeeds(names, np.zeros((2, 5, 1)))}) is None
+    assert choose_variance_components({}) == FIRST_GUESS
 
 
 def test_starts_that_seem_equal_are_not_planned_with() -> None:
     names = (Config(variant="none", engine="a"), Config(variant="none", engine="b"))
-    found = measured_variance_components(
+    found = choose_variance_components(
         {"w": LogSpeeds(names, np.tile([0.0, 0.1], (2, 3, 1)) * np.array([[[1]], [[2]]]))}
     )
     assert found.start_sd == LEAST_START_SD

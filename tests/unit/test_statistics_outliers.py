@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.summarize import summarize_outliers
+from bitbench.analysis.summarize import list_outlier_positions
 
 
 def test_the_run_that_was_averaged_in_silently() -> None:
-    assert summarize_outliers([4153.26, 1526.74, 3906.77]) == [1]
+    assert list_outlier_positions([4153.26, 1526.74, 3906.77]) == [1]
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ def test_the_run_that_was_averaged_in_silently() -> None:
     ],
 )
 def test_harmless(values: list[float]) -> None:
-    assert summarize_outliers(values) == []
+    assert list_outlier_positions(values) == []
 
 
 def test_two_equal_values_and_a_third() -> None:
-    assert summarize_outliers([100.0, 100.0, 60.0]) == [2]
+    assert list_outlier_positions([100.0, 100.0, 60.0]) == [2]
 
 
 def test_false_flags_are_rare() -> None:
@@ -31,7 +31,7 @@ def test_false_flags_are_rare() -> None:
     for trials in range(3, 11):
         points = 1000
         flagged = sum(
-            bool(summarize_outliers(np.exp(0.02 * rng.normal(size=trials)).tolist()))
+            bool(list_outlier_positions(np.exp(0.02 * rng.normal(size=trials)).tolist()))
             for _ in range(points)
         )
         assert flagged <= points // 1000, f"{flagged} of {points} points with {trials} trials"
@@ -44,5 +44,5 @@ def test_real_outliers_are_found() -> None:
         for _ in range(200):
             values = np.exp(0.02 * rng.normal(size=trials))
             values[0] *= 0.75
-            found += 0 in summarize_outliers(values.tolist())
+            found += 0 in list_outlier_positions(values.tolist())
         assert found >= 180, f"{found} of 200 with {trials} trials"

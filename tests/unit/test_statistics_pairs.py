@@ -15,9 +15,9 @@ from bitbench.analysis.pairs import (
     LogSpeeds,
     PairTable,
     TrialKey,
-    lent_degrees_of_freedom,
-    log_speeds,
-    paired_ratios,
+    collect_pair_tables,
+    estimate_pooled_freedom,
+    make_log_speeds,
 )
 from bitbench.study.plan import Config
 
@@ -29,7 +29,7 @@ def table(
     values: object, configs: Sequence[Config] = (A, B, C, D), baseline: Config | None = None
 ) -> PairTable:
     array = np.asarray(values, dtype=np.float64)
-    return paired_ratios({"w": LogSpeeds(tuple(configs[: len(array)]), array)}, baseline)["w"]
+    return collect_pair_tables({"w": LogSpeeds(tuple(configs[: len(array)]), array)}, baseline)["w"]
 
 
 def test_two_configs_by_hand() -> None:
@@ -87,8 +87,8 @@ def test_one_common_block_is_no_pair() -> None:
 
 def test_one_config_and_none() -> None:
     assert table(np.zeros((1, 3, 2))).pairs == ()
-    assert paired_ratios({}) == {}
-    assert paired_ratios({"w": log_speeds({}, higher_is_better=True)})["w"].pairs == ()
+    assert collect_pair_tables({}) == {}
+    assert collect_pair_tables({"w": make_log_speeds({}, higher_is_better=True)})["w"].pairs == ()
 
 
 Grid = npt.NDArray[np.float64]
@@ -225,7 +225,7 @@ def test_a_noisy_baseline_is_lent_nothing() -> None:
     made = table(values, names, baseline=names[0])
     pairs = [made.between(other, names[0]) for other in names[1:]]
     assert {round(pair.degrees_of_freedom, 2) for pair in pairs if pair} == {2.0}
-    assert lent_degrees_of_freedom(8, 3) > 3
+    assert estimate_pooled_freedom(8, 3) > 3
 
 
 def test_workloads_lend_nothing_to_each_other() -> None:
@@ -233,7 +233,7 @@ def test_workloads_lend_nothing_to_each_other() -> None:
     values = np.random.default_rng(1).normal(size=(3, 3, 2))
     alone = table(values, baseline=A)
     study = {str(number): LogSpeeds((A, B, C), values + number) for number in range(4)}
-    for made in paired_ratios(study, A).values():
+    for made in collect_pair_tables(study, A).values():
         assert_same(made, alone)
 
 
@@ -268,7 +268,7 @@ def test_figures_by_turn() -> None:
         TrialKey(B, 4, 1): None,
         TrialKey(B, 4, 0): 0.0,
     }
-    speeds = log_speeds(figures, higher_is_better=False)
+    speeds = make_log_speeds(figures, higher_is_better=False)
     assert speeds.configs == (A, B)
     expected = [[[-math.log(100), NAN], [-math.log(50), NAN]], [[-math.log(10), NAN], [NAN, NAN]]]
     np.testing.assert_allclose(speeds.values, expected)
@@ -281,5 +281,7 @@ def test_the_unit_of_the_figures_does_not_matter(values: Grid, unit: float) -> N
         for (i, block, round_), value in np.ndenumerate(values)
     }
     scaled = {turn: unit * figure for turn, figure in turns.items()}
-    made = paired_ratios({"w": log_speeds(turns, higher_is_better=True)})["w"]
-    assert_same(made, paired_ratios({"w": log_speeds(scaled, higher_is_better=True)})["w"])
+    made = collect_pair_tables({"w": make_log_speeds(turns, higher_is_better=True)})["w"]
+    assert_same(
+        made, collect_pair_tables({"w": make_log_speeds(scaled, higher_is_better=True)})["w"]
+    )

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bitbench.analysis.pairs import Floats
-from bitbench.analysis.requests import events_needed_for_percentile, percentile
+from bitbench.analysis.requests import compute_events_needed, estimate_percentile
 from bitbench.analysis.results.estimate import (
     CountedEvent,
     PercentileEstimate,
@@ -35,7 +35,7 @@ def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
 
 def test_a_median_by_hand() -> None:
     """Two starts of 50 alike: their shares are equal, so the error is that of chance, √(0.25 / 100) = 0.05."""
-    found = percentile(even(2, 1, 50), 50, 0.8)
+    found = estimate_percentile(even(2, 1, 50), 50, 0.8)
     assert found is not None
     assert found.value == 25.5
     reach = stats.t.ppf(0.9, 1) * 0.05
@@ -45,8 +45,10 @@ def test_a_median_by_hand() -> None:
 
 
 def test_starts_that_differ_widen_it() -> None:
-    alike = percentile(even(4, 3, 100), 50, 0.95)
-    apart = percentile([[np.arange(1.0, 101) + 20 * start] * 3 for start in range(4)], 50, 0.95)
+    alike = estimate_percentile(even(4, 3, 100), 50, 0.95)
+    apart = estimate_percentile(
+        [[np.arange(1.0, 101) + 20 * start] * 3 for start in range(4)], 50, 0.95
+    )
     assert alike is not None
     assert apart is not None
     assert alike.interval is not None
@@ -55,23 +57,23 @@ def test_starts_that_differ_widen_it() -> None:
 
 
 def test_too_few_requests_leave_it_open() -> None:
-    found = percentile(even(3, 3, 8), 99, 0.95)
+    found = estimate_percentile(even(3, 3, 8), 99, 0.95)
     assert found is not None
     assert found.high is None
     assert not found.is_carried
 
 
 def test_one_start_says_nothing_of_the_next() -> None:
-    found = percentile(even(1, 5, 1000), 50, 0.95)
+    found = estimate_percentile(even(1, 5, 1000), 50, 0.95)
     assert found is not None
     assert (found.low, found.high) == (None, None)
 
 
 def test_what_is_missing() -> None:
-    assert percentile([], 99, 0.95) is None
-    assert percentile([[], [np.array([np.nan])]], 99, 0.95) is None
+    assert estimate_percentile([], 99, 0.95) is None
+    assert estimate_percentile([[], [np.array([np.nan])]], 99, 0.95) is None
     with_gaps = [[*trials, np.array([np.nan])] for trials in even(3, 3, 50)]
-    assert percentile(with_gaps, 50, 0.95) == percentile(even(3, 3, 50), 50, 0.95)
+    assert estimate_percentile(with_gaps, 50, 0.95) == estimate_percentile(even(3, 3, 50), 50, 0.95)
 
 
 def test_from_how_many_requests_a_percentile_has_its_name() -> None:
@@ -93,21 +95,23 @@ def test_from_how_many_requests_a_percentile_has_its_name() -> None:
 
 
 def test_what_is_shown_of_few_and_of_many() -> None:
-    few, more, many = (percentile(even(6, 5, requests), 99, 0.95) for requests in (8, 30, 100))
+    few, more, many = (
+        estimate_percentile(even(6, 5, requests), 99, 0.95) for requests in (8, 30, 100)
+    )
     assert few is not None
     assert more is not None
     assert many is not None
     assert (few.value, few.note) == (8.0, "slowest of 240")
     assert (more.value, more.note) == (30.0, "of 900")  # it has an upper end already
     assert (many.value, many.note) == (pytest.approx(99.01, abs=0.1), "")
-    alone = percentile(even(1, 1, 8), 50, 0.95)
+    alone = estimate_percentile(even(1, 1, 8), 50, 0.95)
     assert alone is not None
     assert (alone.value, alone.low, alone.note) == (4.5, None, "of 8")
 
 
 @pytest.mark.parametrize(("percent", "clusters"), [(99, 3), (99, 6), (90, 3), (50, 2)])
 def test_from_how_many_requests_chance_leaves_an_upper_end(percent: float, clusters: int) -> None:
-    needed = events_needed_for_percentile(percent, clusters, 0.95)
+    needed = compute_events_needed(percent, clusters, 0.95)
     share, reach = percent / 100, stats.t.ppf(0.975, clusters - 1)
 
     def is_closed(events: int) -> bool:
@@ -120,8 +124,8 @@ def test_from_how_many_requests_chance_leaves_an_upper_end(percent: float, clust
 def test_a_batch_is_one_event() -> None:
     """Five starts of ten batches of 100: 5,000 requests, but 50 fates."""
     starts = even(5, 10, 100)
-    batches = percentile(starts, 95, 0.95, event=CountedEvent.BATCH, shared_by=100)
-    single = percentile(starts, 95, 0.95)
+    batches = estimate_percentile(starts, 95, 0.95, event=CountedEvent.BATCH, shared_by=100)
+    single = estimate_percentile(starts, 95, 0.95)
     assert batches is not None
     assert (batches.events, batches.is_carried, batches.high) == (50, False, None)
     assert batches.note == "slowest of 50 batches"
@@ -166,8 +170,10 @@ def test_the_interval_holds_the_value_and_follows_the_unit(
 ) -> None:
     rng = np.random.default_rng(seed)
     times = [[rng.exponential(size=20) for _ in range(2)] for _ in range(starts)]
-    found = percentile(times, percent, 0.95)
-    scaled = percentile([[unit * trial for trial in start] for start in times], percent, 0.95)
+    found = estimate_percentile(times, percent, 0.95)
+    scaled = estimate_percentile(
+        [[unit * trial for trial in start] for start in times], percent, 0.95
+    )
     assert found is not None
     assert scaled is not None
     assert (found.low or 0.0) <= found.value
@@ -207,7 +213,7 @@ def test_a_shared_fate_that_is_counted_as_many_is_not_covered() -> None:
     for _ in range(STUDIES):
         batches = [[np.full(32, time) for time in np.exp(rng.normal(0, 0.3, 2))] for _ in range(12)]
         for shared_by in hits:
-            found = percentile(batches, 50, 0.95, shared_by=shared_by)
+            found = estimate_percentile(batches, 50, 0.95, shared_by=shared_by)
             assert found is not None
             hits[shared_by] += covers(found, truth)
     assert hits[32] / STUDIES >= 0.94

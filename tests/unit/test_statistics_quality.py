@@ -6,19 +6,19 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.divergence import (
-    bound_divergence,
+    compute_window_means,
     divergence,
-    divergence_interval,
-    lacks_mass,
-    quality_scores,
-    window_means,
+    estimate_divergence,
+    estimate_divergence_bounds,
+    has_too_little_mass,
+    make_scores,
 )
-from bitbench.analysis.intervals import mean_t_interval
+from bitbench.analysis.intervals import estimate_t_mean
 from bitbench.analysis.quality import (
     DEFINITIONS,
     count_equal_answers,
+    estimate_quality,
     is_repetitive_answer,
-    quality_estimates,
     summarize_quality,
 )
 from bitbench.analysis.results.summary import ConfigQuality, QualityState
@@ -78,9 +78,9 @@ def noisy(amount: float, seed: int = 3) -> Floats:
 
 
 def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
-    same = quality_scores(rows(logits(1)))
-    assert divergence(same, quality_scores(rows(logits(1)))).max() == 0.0
-    found = quality_estimates(same, same, 0.95)
+    same = make_scores(rows(logits(1)))
+    assert divergence(same, make_scores(rows(logits(1)))).max() == 0.0
+    found = estimate_quality(same, same, 0.95)
     for key, value in (("perplexity_rise", 0.0), ("kl_mean", 0.0), ("top1_agreement", 1.0)):
         interval = found[key].interval
         assert interval is not None
@@ -92,9 +92,9 @@ def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_the
     amount: float,
 ) -> None:
     truth = true_divergence(logits(1), noisy(amount))
-    some = divergence(quality_scores(rows(logits(1))), quality_scores(rows(noisy(amount))))
+    some = divergence(make_scores(rows(logits(1))), make_scores(rows(noisy(amount))))
     every = divergence(
-        quality_scores(rows(logits(1), VOCABULARY)), quality_scores(rows(noisy(amount), VOCABULARY))
+        make_scores(rows(logits(1), VOCABULARY)), make_scores(rows(noisy(amount), VOCABULARY))
     )
     np.testing.assert_allclose(every, truth, rtol=0.01, atol=3e-6)
     assert (some <= truth + 3e-6).all()
@@ -103,7 +103,7 @@ def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_the
 
 def test_perplexity_and_its_paired_rise() -> None:
     base, other = rows(logits(1)), rows(noisy(0.5))
-    found = quality_estimates(quality_scores(other), quality_scores(base), 0.95)
+    found = estimate_quality(make_scores(other), make_scores(base), 0.95)
     plain, worse = (
         float(np.exp(-one["logprob"].to_numpy().astype(float).mean())) for one in (base, other)
     )
@@ -116,7 +116,7 @@ def test_perplexity_and_its_paired_rise() -> None:
         paired.high - paired.low < (alone.high - alone.low) / plain
     )  # the text's own variation cancels
     assert set(found) == set(DEFINITIONS)
-    assert set(quality_estimates(quality_scores(other), None, 0.95)) == {"perplexity"}
+    assert set(estimate_quality(make_scores(other), None, 0.95)) == {"perplexity"}
 
 
 def test_intervals_cover_what_they_say() -> None:
@@ -126,7 +126,7 @@ def test_intervals_cover_what_they_say() -> None:
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=32)  # mean 0.1
         values = rng.exponential(level[window])
-        interval = mean_t_interval(window_means(window, values).tolist(), 0.95).interval
+        interval = estimate_t_mean(compute_window_means(window, values).tolist(), 0.95).interval
         assert interval is not None
         hits += interval.low <= 0.1 <= interval.high
     assert 180 <= hits <= 200
@@ -136,8 +136,8 @@ def test_intervals_cover_what_they_say() -> None:
 @pytest.mark.parametrize("amount", [0.05, 0.3, 1.0])
 def test_the_bounds_hold_the_divergence_of_the_whole_vocabulary(amount: float, top: int) -> None:
     truth = true_divergence(logits(1), noisy(amount))
-    found = bound_divergence(
-        quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(amount), top))
+    found = estimate_divergence_bounds(
+        make_scores(rows(logits(1), top)), make_scores(rows(noisy(amount), top))
     )
     assert (found.lower <= truth + 3e-6).all()
     assert truth.mean() <= found.upper.mean() + 3e-6
@@ -146,8 +146,8 @@ def test_the_bounds_hold_the_divergence_of_the_whole_vocabulary(amount: float, t
 
 def test_more_tokens_hold_more_mass_and_bound_closer() -> None:
     found = [
-        bound_divergence(
-            quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(0.3), top))
+        estimate_divergence_bounds(
+            make_scores(rows(logits(1), top)), make_scores(rows(noisy(0.3), top))
         )
         for top in (4, 8, 20, VOCABULARY)
     ]
@@ -164,17 +164,19 @@ def test_tokens_that_one_side_alone_told_widen_the_upper_bound() -> None:
     fallen = base.copy()
     third = np.argsort(-base, axis=1)[:, 2:3]
     np.put_along_axis(fallen, third, -20.0, axis=1)
-    found = bound_divergence(quality_scores(rows(base, 4)), quality_scores(rows(fallen, 4)))
+    found = estimate_divergence_bounds(make_scores(rows(base, 4)), make_scores(rows(fallen, 4)))
     assert (found.upper - found.lower).mean() > 0.01
 
 
 def test_what_is_lacking_is_text_or_mass() -> None:
     exact = np.array([0.08, 0.09, 0.08, 0.09])
-    assert lacks_mass(divergence_interval(exact, exact + 0.1, 0.95), 0.1)
-    assert not lacks_mass(divergence_interval(exact, exact, 0.95), 0.1)  # within
-    assert not lacks_mass(divergence_interval(exact + 0.1, exact + 0.2, 0.95), 0.1)  # beyond
+    assert has_too_little_mass(estimate_divergence(exact, exact + 0.1, 0.95), 0.1)
+    assert not has_too_little_mass(estimate_divergence(exact, exact, 0.95), 0.1)  # within
+    assert not has_too_little_mass(
+        estimate_divergence(exact + 0.1, exact + 0.2, 0.95), 0.1
+    )  # beyond
     wide = np.array([0.02, 0.15, 0.03, 0.14])
-    assert not lacks_mass(divergence_interval(wide, wide + 0.1, 0.95), 0.1)
+    assert not has_too_little_mass(estimate_divergence(wide, wide + 0.1, 0.95), 0.1)
 
 
 def config(recipe: str) -> Config:
@@ -269,10 +271,10 @@ def test_a_lower_bound_within_the_limit_proves_nothing_without_the_mass() -> Non
 
 def test_figures_that_llama_cpp_prints() -> None:
     base, other = (
-        quality_scores(rows(logits(1), VOCABULARY)),
-        quality_scores(rows(noisy(0.3), VOCABULARY)),
+        make_scores(rows(logits(1), VOCABULARY)),
+        make_scores(rows(noisy(0.3), VOCABULARY)),
     )
-    found = quality_estimates(other, base, 0.95)
+    found = estimate_quality(other, base, 0.95)
     kl = true_divergence(logits(1), noisy(0.3))
     assert found["kl_median"].value == pytest.approx(np.median(kl), rel=0.01)
     assert found["kl_p99_9"].value == pytest.approx(np.quantile(kl, 0.999), rel=0.01)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.analysis.claims import holm
+from bitbench.analysis.claims import adjust_p_values
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.study import Measure
@@ -162,13 +162,13 @@ def test_none_and_one_config() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
+    assert adjust_p_values([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert adjust_p_values([]) == []
 
 
 @given(st.lists(st.floats(0, 1), max_size=8))
 def test_holm_only_raises_and_keeps_the_order(p_values: list[float]) -> None:
-    adjusted = holm(p_values)
+    adjusted = adjust_p_values(p_values)
     assert all(p <= new <= 1 for p, new in zip(p_values, adjusted, strict=True))
     in_order = [adjusted[place] for place in sorted(range(len(p_values)), key=p_values.__getitem__)]
     assert in_order == sorted(in_order)

@@ -9,8 +9,8 @@ import pytest
 from bitbench.analysis.requests import (
     COLUMNS,
     PointRequests,
-    pooled_requests,
-    request_tails,
+    estimate_tails,
+    pool_requests,
 )
 from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate
 from bitbench.records.trial import Outcome, TrialRecord
@@ -51,7 +51,7 @@ def read(tables: Sequence[pa.Table | None], **fields: object) -> PointRequests:
             raise RowsNotKeptError("gone")
         return table.select(list(columns or table.column_names))
 
-    return pooled_requests(make_records(PLAN, trials, requests_of=requests_of), trials)
+    return pool_requests(make_records(PLAN, trials, requests_of=requests_of), trials)
 
 
 def test_only_rows_that_count_and_exist_are_read() -> None:
@@ -64,7 +64,7 @@ def test_only_rows_that_count_and_exist_are_read() -> None:
 
 def found(workload: Workload, *, was_running: bool = False) -> dict[str, PercentileEstimate]:
     requests = read([rows(list(np.linspace(1.0, 2.0, 64))) for _ in range(4)])
-    return request_tails(requests, workload, 0.95, was_running=was_running)
+    return estimate_tails(requests, workload, 0.95, was_running=was_running)
 
 
 def test_every_percentile_that_a_service_can_promise_is_there() -> None:
@@ -89,6 +89,7 @@ def test_a_batch_is_one_event_of_each_time() -> None:
 def test_starts_are_clusters_and_trials_of_a_server_that_was_running() -> None:
     requests = read([rows([1.0, 2.0]) for _ in range(3)], instance_id="i1")
     by_start, by_trial = (
-        request_tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"] for one in (False, True)
+        estimate_tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"]
+        for one in (False, True)
     )
     assert (by_start.clusters, by_trial.clusters) == (1, 3)

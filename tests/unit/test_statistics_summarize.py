@@ -3,7 +3,7 @@ import pytest
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import MemorySummary, PointSummary
-from bitbench.analysis.summarize import baseline_of
+from bitbench.analysis.summarize import find_baseline
 from bitbench.records.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Plan, Point, Refusal
 from bitbench.study.study import Count, Measure
@@ -216,7 +216,7 @@ def test_baseline(wanted: str | None, found: str | None) -> None:
     configs = [Config(variant=f"m/{variant}", engine=engine) for engine in "ef" for variant in "xy"]
     plan = make_plan(["e", "f"], [INTERACTIVE], baseline=wanted)
     points = tuple(Point(config=config, workload="interactive") for config in configs)
-    chosen = baseline_of(Plan(study=plan.study, variants=(), points=points))
+    chosen = find_baseline(Plan(study=plan.study, variants=(), points=points))
     assert (chosen.name if chosen else None) == found
 
 

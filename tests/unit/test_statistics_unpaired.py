@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bitbench.analysis.pairs import LogRatio
-from bitbench.analysis.unpaired import Starts, unpaired_ratios
+from bitbench.analysis.unpaired import Starts, collect_unpaired_ratios
 from bitbench.study.plan import Config, Point
 from tests.support.simulated_claims import allowed
 
@@ -21,7 +21,7 @@ ONE, OTHER, ELSEWHERE = (
 
 def test_a_single_point_is_welch() -> None:
     before, after = [0.1, 0.3, 0.2], [0.6, 0.5, 0.9, 0.6]
-    found = unpaired_ratios(
+    found = collect_unpaired_ratios(
         {ONE: [[value] for value in before]}, {ONE: [[value] for value in after]}
     )[ONE]
     expected = stats.ttest_ind(after, before, equal_var=False)
@@ -35,7 +35,7 @@ def test_other_points_lend() -> None:
     ELSEWHERE (0.05 / 0.08)² / 2 of its two at 0.08."""
     narrow, broad = [[0.0], [0.2]], [[0.0], [0.4]]
     study: dict[Point, Starts] = {ONE: narrow, OTHER: broad, ELSEWHERE: broad}
-    found = unpaired_ratios(study, study)[ONE]
+    found = collect_unpaired_ratios(study, study)[ONE]
     elsewhere = (0.05 / 0.08) ** 2
     assert found.degrees_of_freedom == pytest.approx(2 + 2 + elsewhere)
     expected = (2 * 0.05 + elsewhere * 0.08 + 2 * 0.02) / (2 + 2 + elsewhere)
@@ -45,25 +45,27 @@ def test_other_points_lend() -> None:
 def test_its_own_variance_and_its_trials_are_floors() -> None:
     broad: Starts = [[0.0], [0.4]]
     calm: Starts = [[0.1], [0.1]]
-    found = unpaired_ratios({ONE: broad, OTHER: calm}, {ONE: broad, OTHER: calm})[ONE]
+    found = collect_unpaired_ratios({ONE: broad, OTHER: calm}, {ONE: broad, OTHER: calm})[ONE]
     assert found.standard_error**2 == pytest.approx(0.08 / 2 + 0.08 / 2)
     by_trials: Starts = [[0.0, 0.2], [0.0, 0.2]]
-    found = unpaired_ratios({ONE: by_trials}, {ONE: by_trials})[ONE]
+    found = collect_unpaired_ratios({ONE: by_trials}, {ONE: by_trials})[ONE]
     assert found.standard_error**2 == pytest.approx(2 * 0.02 / 4)
 
 
 def test_only_points_with_two_starts_on_both_sides() -> None:
     two: Starts = [[0.1], [0.2]]
     assert set(
-        unpaired_ratios({ONE: two, OTHER: [[0.1, 0.2]], ELSEWHERE: two}, {ONE: two, OTHER: two})
+        collect_unpaired_ratios(
+            {ONE: two, OTHER: [[0.1, 0.2]], ELSEWHERE: two}, {ONE: two, OTHER: two}
+        )
     ) == {ONE}
-    assert unpaired_ratios({}, {ONE: two}) == {}
-    assert unpaired_ratios({ONE: [[], [0.1]]}, {ONE: two}) == {}
+    assert collect_unpaired_ratios({}, {ONE: two}) == {}
+    assert collect_unpaired_ratios({ONE: [[], [0.1]]}, {ONE: two}) == {}
 
 
 def test_equal_figures_have_no_error() -> None:
     same: Starts = [[0.1], [0.1]]
-    assert unpaired_ratios({ONE: same}, {ONE: same})[ONE].p_value == 1.0
+    assert collect_unpaired_ratios({ONE: same}, {ONE: same})[ONE].p_value == 1.0
 
 
 @given(st.integers(0, 10_000))
@@ -72,7 +74,10 @@ def test_the_other_way_round_it_is_the_inverse(seed: int) -> None:
     before, after = (
         {point: rng.normal(0, 0.1, (3, 2)).tolist() for point in (ONE, OTHER)} for _ in range(2)
     )
-    forth, back = unpaired_ratios(before, after)[ONE], unpaired_ratios(after, before)[ONE]
+    forth, back = (
+        collect_unpaired_ratios(before, after)[ONE],
+        collect_unpaired_ratios(after, before)[ONE],
+    )
     assert forth.log_mean == -back.log_mean
     assert forth.p_value == pytest.approx(back.p_value)
 
@@ -93,7 +98,7 @@ def studies(rng: np.random.Generator, later: float) -> LogRatio:
 
     before, after = study(), study()
     after[points[0]] = np.asarray(after[points[0]]) + later  # type: ignore[assignment]
-    return unpaired_ratios(before, after)[points[0]]
+    return collect_unpaired_ratios(before, after)[points[0]]
 
 
 def test_equal_studies_are_seldom_told_apart_and_others_are() -> None:

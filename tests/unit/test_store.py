@@ -33,7 +33,7 @@ ROWS = pa.table({"request": pa.array([0, 1], pa.int32())})
 def a_study(path: Path) -> StudyFolder:
     """What a run has begun."""
     folder = StudyFolder(path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_study("name: begun\n")
         writer.write_lock(make_lock(make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])))
     return folder
@@ -57,7 +57,7 @@ def test_what_is_no_study_folder_is_told_what_it_is_instead(tmp_path: Path) -> N
 
 def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         record = writer.append_trial(DRAFT, RequestParts.of(ROWS))
     assert folder.trials() == [record]
     assert record.id == "t00001"
@@ -67,7 +67,7 @@ def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> 
 def test_rows_of_several_processes_are_moved_in_and_read_as_one_table(tmp_path: Path) -> None:
     """Also where the study is on another file system than the file."""
     folder = a_study(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         for place in (folder.requests, Path("/dev/shm")):
             (packed,) = RequestParts.of(ROWS.slice(1)).parts
             assert isinstance(packed, bytes)
@@ -78,25 +78,25 @@ def test_rows_of_several_processes_are_moved_in_and_read_as_one_table(tmp_path: 
             )
             assert folder.requests_of(record, ["request"]) == ROWS
             assert not part.exists()
-    with folder.writing():
+    with folder.open_writer():
         assert len(list(folder.requests.iterdir())) == 4
 
 
 def test_a_torn_line_is_cut_and_the_next_trial_follows(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.append_trial(DRAFT, RequestParts.of(ROWS))
     with (folder.path / "trials.jsonl").open("a") as file:
         file.write('{"format": 1, "id": "t000')
     assert len(folder.trials()) == 1
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.append_trial(DRAFT, RequestParts.of(ROWS))
     assert [trial.id for trial in folder.trials()] == ["t00001", "t00002"]
 
 
 def test_rows_without_a_trial_are_dropped_on_the_next_run_and_nothing_else(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.append_trial(DRAFT, RequestParts.of(ROWS))
     ours = ("requests/t00002.parquet", "requests/t00003.parquet.0123456789abcdef.partial", "quality/q0001.parquet",
             "requests/t00002.1.parquet", "requests/rows.parquet.0123456789abcdef.partial",
@@ -106,7 +106,7 @@ def test_rows_without_a_trial_are_dropped_on_the_next_run_and_nothing_else(tmp_p
     for name in (*ours, *theirs):
         (folder.path / name).write_bytes(b"half")
     (folder.requests / "t00009.parquet").mkdir()
-    with folder.writing():
+    with folder.open_writer():
         pass
     assert not any((folder.path / name).exists() for name in ours)
     assert all(
@@ -118,7 +118,7 @@ def test_rows_without_a_trial_are_dropped_on_the_next_run_and_nothing_else(tmp_p
 def test_where_no_study_is_nothing_is_deleted(tmp_path: Path) -> None:
     (tmp_path / "requests").mkdir()
     (tmp_path / "requests" / "mine.txt").write_text("mine")
-    with StudyFolder(tmp_path).writing():
+    with StudyFolder(tmp_path).open_writer():
         pass
     assert (tmp_path / "requests" / "mine.txt").read_text() == "mine"
 
@@ -130,7 +130,7 @@ def test_what_a_run_left_is_not_taken_over_without_its_lock(tmp_path: Path, name
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("left")
     said = f"contains {name.removesuffix('/report.md')} but no lock.json.*restore lock.json, or give another folder"
-    with pytest.raises(StoreError, match=said), StudyFolder(tmp_path).writing():
+    with pytest.raises(StoreError, match=said), StudyFolder(tmp_path).open_writer():
         pass
     assert (tmp_path / name).read_text() == "left"
 
@@ -159,9 +159,9 @@ def test_a_trap_instead_of_a_record_is_read_or_refused_but_never_waited_for(
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with (
-        folder.writing(),
+        folder.open_writer(),
         pytest.raises(StoreError, match="another bitbench is writing"),
-        folder.writing(),
+        folder.open_writer(),
     ):
         pass
 
@@ -183,7 +183,7 @@ def test_a_disk_that_takes_nothing_is_named_in_a_sentence(
     def refuse(_: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         monkeypatch.setattr(os, "fsync", refuse)
         with pytest.raises(StoreError, match=f"t00001.parquet cannot be written: {advice}"):
             writer.append_trial(DRAFT, RequestParts.of(ROWS))
@@ -194,9 +194,9 @@ def test_a_disk_that_takes_nothing_is_named_in_a_sentence(
 
 def test_instance_ids_are_never_used_twice_even_after_a_kill(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         first, _ = writer.new_instance()
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         second, log = writer.new_instance()
     assert (first, second) == ("i0001", "i0002")
     assert log.exists()
@@ -204,15 +204,15 @@ def test_instance_ids_are_never_used_twice_even_after_a_kill(tmp_path: Path) -> 
 
 def test_instance_ids_go_on_where_the_logs_were_removed(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.append_instance(make_instance(DRAFT.point.config, 0, id="i0007"))
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         assert writer.new_instance()[0] == "i0008"
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.append_trial(DRAFT, None)
     path = folder.path / "trials.jsonl"
     path.write_text("garbage\n" + path.read_text())
@@ -222,7 +222,7 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.append_trial(DRAFT.model_copy(update={"format": 99}), None)
     with pytest.raises(StoreError, match="newer bitbench"):
         folder.trials()
@@ -236,7 +236,7 @@ def test_a_folder_without_a_study_is_no_study_folder(tmp_path: Path) -> None:
 def test_a_folder_is_read_once_into_one_object(tmp_path: Path) -> None:
     plan = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])
     folder = StudyFolder(tmp_path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(make_lock(plan))
         kept = writer.append_trial(
             make_trial(plan.points[0], 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]})
@@ -250,7 +250,7 @@ def test_a_folder_is_read_once_into_one_object(tmp_path: Path) -> None:
 def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
     point = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).points[0]
     folder = StudyFolder(tmp_path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         trial = writer.append_trial(
             make_trial(point, 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]})
         )
@@ -262,7 +262,7 @@ def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
 def test_a_lock_is_json_for_people_with_its_format(tmp_path: Path) -> None:
     plan = make_plan(["ä"], [BUILT_IN_WORKLOADS["base"]])
     lock = make_lock(plan)
-    with StudyFolder(tmp_path).writing() as writer:
+    with StudyFolder(tmp_path).open_writer() as writer:
         writer.write_lock(lock)
     text = (tmp_path / "lock.json").read_text(encoding="utf-8")
     assert text.startswith('{\n  "format": 1,\n')
@@ -288,11 +288,11 @@ def test_a_lock_that_cannot_be_read_is_named(tmp_path: Path, text: str, said: st
 
 def test_a_number_is_not_given_again_where_a_line_was_removed(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(make_lock(make_plan(["a"], [BUILT_IN_WORKLOADS["base"]])))
         for _ in range(3):
             writer.append_trial(DRAFT, None)
     path = folder.path / "trials.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         assert writer.append_trial(DRAFT, None).id == "t00004"

@@ -9,7 +9,7 @@ import yaml
 
 from bitbench.study.base import Json
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study, read_study, starter, study_schema
+from bitbench.study.study_file import format_starter, make_study_schema, parse_study, read_study
 from bitbench.study.workload import (
     BUILT_IN_WORKLOADS,
     OPEN_LOOP_CONCURRENCY,
@@ -29,20 +29,20 @@ def complaint(text: str) -> str:
 
 
 def test_the_starter_is_a_valid_study() -> None:
-    study = parse_study(starter("cpu"), name="starter")
+    study = parse_study(format_starter("cpu"), name="starter")
     assert study.measure.budget == 600.0
     assert study.engine("vllm").args == {"enforce-eager": True}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_schema_accepts_every_example(path: Path) -> None:
-    jsonschema.validate(yaml.safe_load(path.read_text()), study_schema())
+    jsonschema.validate(yaml.safe_load(path.read_text()), make_study_schema())
     read_study(path)
 
 
 def test_the_schema_accepts_the_starter_and_refuses_what_the_reader_refuses() -> None:
-    schema = study_schema()
-    jsonschema.validate(yaml.safe_load(starter("cpu")), schema)
+    schema = make_study_schema()
+    jsonschema.validate(yaml.safe_load(format_starter("cpu")), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**yaml.safe_load(MINIMAL), "workload": []}, schema)
     with pytest.raises(jsonschema.ValidationError):
@@ -229,10 +229,12 @@ def test_an_open_loop_is_accepted_by_reader_and_schema_and_survives_a_round_trip
     study = parse_study(text, name="s")
     assert study.workloads[0].open_loop
     assert study.workloads[0].concurrency == OPEN_LOOP_CONCURRENCY
-    jsonschema.validate(yaml.safe_load(text), study_schema())
+    jsonschema.validate(yaml.safe_load(text), make_study_schema())
     assert Study.model_validate(json.loads(study.model_dump_json())) == study
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(yaml.safe_load(text.replace("kind: ", "kind: no_")), study_schema())
+        jsonschema.validate(
+            yaml.safe_load(text.replace("kind: ", "kind: no_")), make_study_schema()
+        )
 
 
 def test_the_context_of_a_conversation_holds_all_of_it() -> None:
@@ -287,9 +289,9 @@ def test_a_study_without_a_name_is_called_like_its_file_and_keeps_that_name(tmp_
 
 def test_the_starter_is_eager_only_on_a_cpu() -> None:
     """On a GPU that would switch CUDA graphs off."""
-    assert parse_study(starter("cuda"), name="starter").engine("vllm").args == {}
+    assert parse_study(format_starter("cuda"), name="starter").engine("vllm").args == {}
 
 
 def test_a_study_survives_a_round_trip_through_json() -> None:
-    study = parse_study(starter("cpu"), name="starter")
+    study = parse_study(format_starter("cpu"), name="starter")
     assert Study.model_validate(json.loads(study.model_dump_json())) == study

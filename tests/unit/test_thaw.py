@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.analysis.summarize import samples_by_point, summarize
+from bitbench.analysis.summarize import collect_samples, summarize
 from bitbench.analysis.turns import settle_turns
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Plan, Point
@@ -77,7 +77,7 @@ def test_a_rejected_second_trial_is_no_pair() -> None:
 
 def test_figures_hold_the_trials_that_count() -> None:
     records = make_records(PLAN, trials(0.8))
-    assert samples_by_point(records)[COLD]["output_throughput"].n_trials == 8
+    assert collect_samples(records)[COLD]["output_throughput"].n_trials == 8
     found = summarize(records)
     (cold,) = [point for point in found.points if point.point == COLD]
     assert cold.metrics["output_throughput"].value == pytest.approx(100)

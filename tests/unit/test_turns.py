@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.planning.estimate import guess_quality_s
-from bitbench.quality.conversations import conversation_fault, conversation_tasks, conversations
+from bitbench.quality.conversations import conversations, find_fault, load_conversation_tasks
 from bitbench.quality.logprobs import InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.material import make_material, make_material_scripts
 from bitbench.quality.measure import QualityJob, ask_conversations, measure_quality
@@ -22,7 +22,7 @@ from tests.unit.test_workers import CORPUS, TRANSFORMERS
 
 ALL = conversations(Turns())
 PERSON, ALARM, LIGHTS, RECIPE, ORDER = (
-    conversation_tasks()[name] for name in ("person", "alarm", "lights", "recipe", "order")
+    load_conversation_tasks()[name] for name in ("person", "alarm", "lights", "recipe", "order")
 )
 
 
@@ -31,16 +31,16 @@ def test_all_that_is_shipped_can_be_asked_for_and_tasks_take_turns() -> None:
     assert len({one.name for one in ALL}) == CONVERSATIONS
     assert all(len(one.turns) == CONVERSATION_TURNS for one in ALL)
     some = conversations(Turns(conversations=8, turns=2))
-    assert [one.task.name for one in some] == list(conversation_tasks())
+    assert [one.task.name for one in some] == list(load_conversation_tasks())
     assert all(len(one.turns) == 2 for one in some)
     assert sum(one.task.tools is None for one in some) == 4  # half are extractions
 
 
-@pytest.mark.parametrize("task", conversation_tasks().values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", load_conversation_tasks().values(), ids=lambda task: task.name)
 def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task: object) -> None:
     own = [one for one in ALL if one.task == task]
     for exchange in (*own[0].task.examples, *(turn for one in own for turn in one.turns)):
-        assert conversation_fault(json.dumps(exchange.answer), own[0].task) is None, exchange
+        assert find_fault(json.dumps(exchange.answer), own[0].task) is None, exchange
     said = [turn.say for one in own for turn in one.turns]
     assert len(set(said)) == len(said)
     for one in own:
@@ -110,7 +110,7 @@ def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task:
 def test_an_answer_is_valid_as_a_program_would_have_it(
     task: object, text: str, fault: str | None
 ) -> None:
-    found = conversation_fault(text, task)  # type: ignore[arg-type]
+    found = find_fault(text, task)  # type: ignore[arg-type]
     if "\\u0007" in text:
         assert found is not None
         assert found.isprintable()

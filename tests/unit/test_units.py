@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bitbench.util.units import (
     LONGEST_WAIT_S,
+    format_exact_seconds,
     parse_bytes,
     parse_fraction,
     parse_seconds,
@@ -15,7 +16,6 @@ from bitbench.util.units import (
     show_percent,
     show_seconds,
     show_significant,
-    written_seconds,
 )
 
 
@@ -39,13 +39,13 @@ def test_bytes(text: object, count: int) -> None:
     [(0.005, "5ms"), (600.0, "600s"), (0.0125, "12.5ms"), (0.0, "0.0s"), (1 / 3, f"{1 / 3!r}s")],
 )
 def test_seconds_are_written_as_they_are_read(seconds: float, text: str) -> None:
-    assert written_seconds(seconds) == text
+    assert format_exact_seconds(seconds) == text
     assert parse_seconds(text) == seconds
 
 
 @given(st.floats(min_value=1e-9, max_value=LONGEST_WAIT_S))
 def test_any_time_can_be_written(seconds: float) -> None:
-    assert parse_seconds(written_seconds(seconds)) == seconds
+    assert parse_seconds(format_exact_seconds(seconds)) == seconds
 
 
 @pytest.mark.parametrize("parse", [parse_seconds, parse_bytes])

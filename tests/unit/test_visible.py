@@ -8,7 +8,7 @@ from rich.text import Text
 
 from bitbench.cli import visible_streams
 from bitbench.cli.terminal import Terminal
-from bitbench.util.text import visible
+from bitbench.util.text import escape_hidden
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,15 @@ from bitbench.util.text import visible
     ],
 )
 def test_hidden_characters_are_spelled_out(text: str, shown: str) -> None:
-    assert visible(text) == shown
-    assert visible(shown) == shown
+    assert escape_hidden(text) == shown
+    assert escape_hidden(shown) == shown
 
 
 @pytest.mark.parametrize(
     "text", ["two\nlines\tand a tab", "1 ± 2 µs – 3 × 4", "漢字 ñ 👍 नि", "thin\u202fspace\u00a0"]
 )
 def test_what_people_write_stays(text: str) -> None:
-    assert visible(text) == text
+    assert escape_hidden(text) == text
 
 
 def test_a_terminal_draws_our_styles_and_takes_no_word_for_markup(

@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import kernels, vllm
-from bitbench.engines.kernels import complete_toolkit, kernel_path, read_choices, toolkit_variables
-from bitbench.engines.vllm import VllmEngine, command_line, vllm_variables
+from bitbench.engines.kernels import (
+    classify_kernel,
+    complete_toolkit,
+    make_toolkit_variables,
+    read_choices,
+)
+from bitbench.engines.vllm import VllmEngine, command_line, make_vllm_variables
 from bitbench.records.trial import InstanceFacts, KernelPath, Outcome
 from bitbench.study.hardware import Capability
 from bitbench.study.variant import AtLoad, ModelFacts
@@ -92,22 +97,22 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_engine_finds_the_programs_of_its_own_environment(environment: Path) -> None:
-    found = toolkit_variables(environment / "bin" / "python", {"PATH": "/usr/bin"})
+    found = make_toolkit_variables(environment / "bin" / "python", {"PATH": "/usr/bin"})
     assert found["PATH"] == f"{environment}/bin:/usr/bin"
     assert found["CUDA_HOME"] == f"{environment}/lib/python3.11/site-packages/nvidia/cu13"
     wanted = replace(launch(), python=environment / "bin" / "python")
-    assert vllm_variables(wanted, "k")["PATH"].startswith(f"{environment}/bin:")
+    assert make_vllm_variables(wanted, "k")["PATH"].startswith(f"{environment}/bin:")
 
 
 def test_a_toolkit_of_this_machine_goes_first(environment: Path, tmp_path: Path) -> None:
     python = environment / "bin" / "python"
-    assert "CUDA_HOME" not in toolkit_variables(
+    assert "CUDA_HOME" not in make_toolkit_variables(
         python, {"PATH": "/usr/bin", "CUDA_HOME": "/opt/cuda"}
     )
     nvcc = tmp_path / "opt" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.touch(mode=0o755)
-    assert "CUDA_HOME" not in toolkit_variables(python, {"PATH": str(nvcc.parent)})
+    assert "CUDA_HOME" not in make_toolkit_variables(python, {"PATH": str(nvcc.parent)})
 
 
 def test_the_packaged_toolkit_can_be_linked_with(environment: Path, tmp_path: Path) -> None:
@@ -246,7 +251,7 @@ def test_every_kernel_that_the_wheel_names_has_a_path(capability: str) -> None:
     ],
 )
 def test_the_path_of_a_kernel(kernel: str, kind: str, path: KernelPath) -> None:
-    assert kernel_path(kernel, kind) is path
+    assert classify_kernel(kernel, kind) is path
 
 
 @pytest.mark.parametrize(

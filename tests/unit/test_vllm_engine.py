@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.engines import vllm
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.engines.vllm import VllmEngine, command_line, vllm_variables
+from bitbench.engines.vllm import VllmEngine, command_line, make_vllm_variables
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.records.trial import Failure, Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -80,7 +80,7 @@ def test_the_context_is_not_beyond_the_models() -> None:
 
 def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
     wanted = launch(env={"VLLM_API_KEY": "theirs", "OMP_NUM_THREADS": "2"})
-    env = vllm_variables(wanted, "secret")
+    env = make_vllm_variables(wanted, "secret")
     assert env["VLLM_API_KEY"] == "secret"
     assert env["OMP_NUM_THREADS"] == "2"
     assert "secret" not in options(command_line(wanted, 1))
@@ -97,7 +97,7 @@ def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
 def test_the_kv_cache_holds_every_request_at_its_full_length(
     concurrency: int, context_tokens: int, gib: str
 ) -> None:
-    env = vllm_variables(launch(concurrency=concurrency, context_tokens=context_tokens), "k")
+    env = make_vllm_variables(launch(concurrency=concurrency, context_tokens=context_tokens), "k")
     assert env["VLLM_CPU_KVCACHE_SPACE"] == gib
 
 
@@ -107,13 +107,15 @@ def test_the_kv_cache_is_that_of_the_largest_load_and_not_of_the_longest_request
     mixed = replace(
         launch(), loads=(Load(64, 1024), Load(1, 8000))
     )  # 64 × 9 blocks × 128 × 23,040 bytes = 1.6 GiB
-    assert vllm_variables(mixed, "k")["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert make_vllm_variables(mixed, "k")["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert "--max-model-len 8016 --max-num-seqs 64" in options(command_line(mixed, 1))
 
 
 def test_the_study_chooses_the_kv_cache() -> None:
     assert (
-        vllm_variables(launch(env={"VLLM_CPU_KVCACHE_SPACE": "3"}), "k")["VLLM_CPU_KVCACHE_SPACE"]
+        make_vllm_variables(launch(env={"VLLM_CPU_KVCACHE_SPACE": "3"}), "k")[
+            "VLLM_CPU_KVCACHE_SPACE"
+        ]
         == "3"
     )
 
@@ -226,7 +228,7 @@ def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:
             log_file=tmp_path / "engine.log",
             read_facts=vllm.read_vllm_facts,
             unsupported=vllm.UNSUPPORTED,
-            message_of=vllm.vllm_log_message,
+            message_of=vllm.strip_vllm_log_prefix,
         )
     )
     try:

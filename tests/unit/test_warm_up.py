@@ -6,7 +6,7 @@ import pytest
 
 import bitbench
 from bitbench.records.trial import TrialMetrics, TrialRecord
-from bitbench.running.group import LIMIT_S, MOST_ROUNDS, is_steady, wants_warm_up_round
+from bitbench.running.group import LIMIT_S, MOST_ROUNDS, is_steady, should_run_warm_up_round
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Argument
 from bitbench.study.workload import Workload
@@ -46,22 +46,22 @@ def rounds(*latencies: float, duration_s: float = 1.0) -> list[TrialRecord]:
 )
 def test_the_last_two_rounds_decide(latencies: tuple[float, ...], steady: bool) -> None:
     assert is_steady(rounds(*latencies)) is steady
-    assert wants_warm_up_round(SHORT, rounds(*latencies), until_steady=True) is not steady
+    assert should_run_warm_up_round(SHORT, rounds(*latencies), until_steady=True) is not steady
 
 
 def test_it_ends_within_limits() -> None:
     falling = rounds(*(2.0**-number for number in range(MOST_ROUNDS)))
-    assert wants_warm_up_round(SHORT, falling[:-1], until_steady=True)
-    assert not wants_warm_up_round(SHORT, falling, until_steady=True)
-    assert not wants_warm_up_round(
+    assert should_run_warm_up_round(SHORT, falling[:-1], until_steady=True)
+    assert not should_run_warm_up_round(SHORT, falling, until_steady=True)
+    assert not should_run_warm_up_round(
         SHORT, rounds(9.0, 1.0, duration_s=LIMIT_S / 2), until_steady=True
     )
 
 
 def test_one_round_is_enough_on_a_cpu_and_where_it_is_the_whole_workload() -> None:
     for workload, until_steady in ((SHORT, False), (WHOLE, True)):
-        assert wants_warm_up_round(workload, [], until_steady=until_steady)
-        assert not wants_warm_up_round(workload, rounds(1.0), until_steady=until_steady)
+        assert should_run_warm_up_round(workload, [], until_steady=until_steady)
+        assert not should_run_warm_up_round(workload, rounds(1.0), until_steady=until_steady)
 
 
 @pytest.mark.alone

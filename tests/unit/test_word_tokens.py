@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bitbench.loadgen.requests import PromptSource
-from bitbench.models.folder import LEAST_WORDS, word_token_ids
+from bitbench.models.folder import LEAST_WORDS, read_word_token_ids
 from bitbench.running.trial import RunContext
 from bitbench.study.plan import Config
 from bitbench.study.variant import ModelFacts
@@ -47,14 +47,14 @@ def test_words_are_a_space_and_ascii_letters(tmp_path: Path, space: str) -> None
     words = [space + letters(number) for number in range(300)]
     vocabulary = {text: id for id, text in enumerate([*STRANGE, *words])}
     known = tuple(range(len(STRANGE), len(vocabulary)))
-    assert word_token_ids(written(tmp_path, vocabulary)) == known
+    assert read_word_token_ids(written(tmp_path, vocabulary)) == known
     pairs = [[text, -1.5] for text in vocabulary]  # of a Unigram tokenizer
-    assert word_token_ids(written(tmp_path, pairs)) == known
+    assert read_word_token_ids(written(tmp_path, pairs)) == known
 
 
 def test_added_tokens_are_no_words(tmp_path: Path) -> None:
     vocabulary = {f"Ġ{letters(number)}": number for number in range(300)}
-    found = word_token_ids(
+    found = read_word_token_ids(
         written(tmp_path, vocabulary, [{"id": 7, "content": " tool", "special": False}])
     )
     assert found == tuple(id for id in range(300) if id != 7)
@@ -73,14 +73,14 @@ def test_added_tokens_are_no_words(tmp_path: Path) -> None:
     ],
 )
 def test_a_tokenizer_with_hardly_any_words_has_none(tmp_path: Path, vocabulary: object) -> None:
-    assert word_token_ids(written(tmp_path, vocabulary)) == ()
+    assert read_word_token_ids(written(tmp_path, vocabulary)) == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model": []}', '{"added_tokens": {}}'])
 def test_a_tokenizer_of_another_form_has_none(tmp_path: Path, text: str) -> None:
-    assert word_token_ids(tmp_path) == ()
+    assert read_word_token_ids(tmp_path) == ()
     (tmp_path / "tokenizer.json").write_text(text)
-    assert word_token_ids(tmp_path) == ()
+    assert read_word_token_ids(tmp_path) == ()
 
 
 def test_variants_of_a_model_get_prompts_of_its_words(tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ def test_variants_of_a_model_get_prompts_of_its_words(tmp_path: Path) -> None:
 
     plan = make_plan(["steady"], [BUILT_IN_WORKLOADS["interactive"]])
     context = RunContext(plan, {}, lambda _: tmp_path, load=None, observer=None, words_of=words_of)  # type: ignore[arg-type]
-    assert context.vocabulary_of(plan.configs[0]).words == ()
+    assert context.get_vocabulary(plan.configs[0]).words == ()
     assert asked == []  # it runs no model
     facts = ModelFacts(vocabulary_size=50, special_token_ids=(6,))
     variant = plan.variants[0].model_copy(
         update={"name": "m/q4", "model": "m", "recipe": "q4", "facts": facts}
     )
     of_model = replace(context, plan=plan.model_copy(update={"variants": (variant,)}))
-    vocabulary = of_model.vocabulary_of(Config(variant="m/q4", engine="e"))
+    vocabulary = of_model.get_vocabulary(Config(variant="m/q4", engine="e"))
     assert asked == ["m"]
     prompt = PromptSource(vocabulary, seed=(1,)).prompt(0, 500)
     assert set(np.unique(prompt)) == {5, 40}

@@ -155,10 +155,10 @@ def test_tasks_that_fail_say_why_and_leave_the_others_alone(outcome: TaskOutcome
 
 def test_a_gguf_file_becomes_a_checkpoint(tmp_path: Path) -> None:
     python = stand_in_python(tmp_path / "env", transformers=GGUF, torch="bfloat16 = 'bf16'\n")
-    catalog._convert(tmp_path / "model.gguf", tmp_path / "checkpoint", python)
+    catalog._convert_gguf(tmp_path / "model.gguf", tmp_path / "checkpoint", python)
     written = {
         path.name: json.loads(path.read_text()) for path in (tmp_path / "checkpoint").iterdir()
     }
     assert written == {"AutoModelForCausalLM.json": {}, "AutoTokenizer.json": {}}
     with pytest.raises(ModelError, match=r"^Could not convert bad.gguf: OSError: not a GGUF file$"):
-        catalog._convert(tmp_path / "bad.gguf", tmp_path / "checkpoint", python)
+        catalog._convert_gguf(tmp_path / "bad.gguf", tmp_path / "checkpoint", python)

@@ -22,8 +22,8 @@ from math import exp
 
 import numpy as np
 
-from bitbench.analysis.intervals import Sample, Uncertainty, sample_of_starts
-from bitbench.analysis.pairs import LENDING_LIMIT, Pool, lent_by_other_workloads, pool_variances
+from bitbench.analysis.intervals import Sample, Uncertainty, summarize_starts
+from bitbench.analysis.pairs import LENDING_LIMIT, Pool, pool_other_workloads, pool_variances
 from bitbench.analysis.results.estimate import Basis, Estimate
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.trial import TrialRecord
@@ -36,24 +36,24 @@ LEAST_CORRELATION = 0.5
 NOTHING_LENT = Pool(0.0, 0.0)
 
 
-def sample_of_trials(values: Iterable[tuple[TrialRecord, float]]) -> Sample | None:
+def summarize_trials(values: Iterable[tuple[TrialRecord, float]]) -> Sample | None:
     """Summarize one metric over the trials of a point. Return None if no trial has it."""
     starts: dict[tuple[int, str], list[float]] = {}
     for trial, value in values:
         starts.setdefault((trial.block, trial.instance_id), []).append(value)
-    return sample_of_starts(starts) if starts else None
+    return summarize_starts(starts) if starts else None
 
 
-def absolute_estimates(samples: Samples, confidence: float) -> dict[Point, dict[str, Estimate]]:
+def estimate_all_metrics(samples: Samples, confidence: float) -> dict[Point, dict[str, Estimate]]:
     """Estimate every metric of every point."""
     by_point: dict[Point, dict[str, Estimate]] = {point: {} for point in samples}
     for metric in DEFINITIONS:
-        for point, estimate in metric_estimates(samples, metric, confidence).items():
+        for point, estimate in estimate_metric(samples, metric, confidence).items():
             by_point[point][metric] = estimate
     return by_point
 
 
-def metric_estimates(samples: Samples, metric: str, confidence: float) -> dict[Point, Estimate]:
+def estimate_metric(samples: Samples, metric: str, confidence: float) -> dict[Point, Estimate]:
     """Estimate one metric of every point that has it.
 
     The configs of a workload share its variance.
@@ -64,31 +64,31 @@ def metric_estimates(samples: Samples, metric: str, confidence: float) -> dict[P
     }
     if DEFINITIONS[metric].unit == "bytes":
         for point, sample in by_point.items():
-            estimates[point] = _range_of_starts(sample)
+            estimates[point] = _estimate_start_range(sample)
         return estimates
     by_workload: dict[str, list[Sample]] = {}
     for point, sample in by_point.items():
         by_workload.setdefault(point.workload, []).append(sample)
-    pools = {workload: pooled_variance(group) for workload, group in by_workload.items()}
+    pools = {workload: pool_start_variances(group) for workload, group in by_workload.items()}
     for point, sample in by_point.items():
-        others = lent_by_other_workloads(point.workload, pools)
-        estimates[point] = mean_interval(sample, confidence, pools[point.workload], others)
+        others = pool_other_workloads(point.workload, pools)
+        estimates[point] = estimate_mean(sample, confidence, pools[point.workload], others)
     return estimates
 
 
-def pooled_variance(samples: Sequence[Sample]) -> Pool:
+def pool_start_variances(samples: Sequence[Sample]) -> Pool:
     """Pool the variance between starts over the configs of a workload."""
     pools = []
     for sample in samples:
         if sample.uncertainty:
             pools.append(Pool(sample.variance, sample.uncertainty.degrees_of_freedom))
     pool = pool_variances(pools)
-    correlation = max(LEAST_CORRELATION, _correlation_in_blocks(samples, pool.variance))
+    correlation = max(LEAST_CORRELATION, _estimate_block_correlation(samples, pool.variance))
     shared = 1 + max(len(pools) - 1, 0) * correlation**2
     return Pool(pool.variance, pool.degrees_of_freedom / shared)
 
 
-def _correlation_in_blocks(samples: Sequence[Sample], variance: float) -> float:
+def _estimate_block_correlation(samples: Sequence[Sample], variance: float) -> float:
     """Return the correlation of the starts of a block.
 
     It follows from how much less the differences within blocks vary than twice `variance`.
@@ -106,17 +106,17 @@ def _correlation_in_blocks(samples: Sequence[Sample], variance: float) -> float:
     return 1 - squares / spare / 2 / variance
 
 
-def mean_interval(
+def estimate_mean(
     sample: Sample, confidence: float, workload: Pool = NOTHING_LENT, others: Pool = NOTHING_LENT
 ) -> Estimate:
     """Estimate a mean. It has no interval if there are too few starts of all configs.
 
     The pool `workload` includes the variance of this sample, and `others` does not.
     """
-    estimate = Estimate(value=sample.mean, basis=_basis(sample))
+    estimate = Estimate(value=sample.mean, basis=_make_basis(sample))
     if sample.uncertainty is None:
         return estimate
-    moderated = _moderated(sample, sample.uncertainty, workload, others)
+    moderated = _estimate_uncertainty(sample, sample.uncertainty, workload, others)
     if moderated.degrees_of_freedom < LEAST_FREEDOM:
         return estimate
     reach = exp(moderated.half_width(confidence))
@@ -125,7 +125,7 @@ def mean_interval(
     )
 
 
-def _moderated(
+def _estimate_uncertainty(
     sample: Sample, uncertainty: Uncertainty, workload: Pool, others: Pool
 ) -> Uncertainty:
     """Return the uncertainty of a sample, with its variance pooled."""
@@ -143,13 +143,13 @@ def _moderated(
     return Uncertainty(max(squared**0.5, uncertainty.standard_error), shared.degrees_of_freedom)
 
 
-def _range_of_starts(sample: Sample) -> Estimate:
+def _estimate_start_range(sample: Sample) -> Estimate:
     """Estimate a size by its mean, and by the lowest and the highest of several starts."""
     ends = {}
     if sample.n_instances > 1:
         ends = {"low": sample.lowest, "high": sample.highest}
-    return Estimate(value=sample.mean, kind="extremes", basis=_basis(sample), **ends)
+    return Estimate(value=sample.mean, kind="extremes", basis=_make_basis(sample), **ends)
 
 
-def _basis(sample: Sample) -> Basis:
+def _make_basis(sample: Sample) -> Basis:
     return Basis(starts=sample.n_instances, trials=sample.n_trials, trial_sd=sample.trial_sd)

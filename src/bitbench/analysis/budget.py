@@ -23,8 +23,8 @@ from math import exp, floor, inf, sqrt
 
 import numpy as np
 
-from bitbench.analysis.intervals import t_reach
-from bitbench.analysis.pairs import LogSpeeds, find_contrasts, lent_degrees_of_freedom
+from bitbench.analysis.intervals import compute_t_reach
+from bitbench.analysis.pairs import LogSpeeds, estimate_pooled_freedom, find_contrasts
 from bitbench.study.study import FEWEST_BLOCKS
 
 
@@ -94,7 +94,7 @@ def plan_blocks(
         rounds = floor(min((block_s - design.starts_s) / design.round_s, most_rounds))
         if rounds < 1:
             break
-        plans.append(_plan(design, blocks, rounds, confidence, components, done=done))
+        plans.append(_make_block_plan(design, blocks, rounds, confidence, components, done=done))
     return min(plans, key=lambda plan: plan.half_width, default=None)
 
 
@@ -119,10 +119,10 @@ def plan_confirmation_blocks(
             best = plan
             if plan.relative_half_width <= target:
                 break
-    return best or _plan(design, FEWEST_BLOCKS, 1, confidence, components)
+    return best or _make_block_plan(design, FEWEST_BLOCKS, 1, confidence, components)
 
 
-def variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | None:
+def estimate_variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | None:
     """Return the components pooled over pairs and workloads.
 
     Return None if no pair has two blocks, or no block has two rounds.
@@ -154,18 +154,18 @@ def variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | 
     )
 
 
-def measured_variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
+def choose_variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
     """Return the components to plan the rest of a study with.
 
     This is the first guess if the study has too few blocks.
     """
-    components = variance_components(study)
+    components = estimate_variance_components(study)
     if components is None:
         return FIRST_GUESS
     return VarianceComponents(max(components.start_sd, LEAST_START_SD), components.trial_sd)
 
 
-def _plan(
+def _make_block_plan(
     design: Design,
     blocks: int,
     rounds: int,
@@ -177,11 +177,11 @@ def _plan(
     new = blocks - len(done)
     per_trial = (sum(1 / done_rounds for done_rounds in done) + new / rounds) / blocks
     variance = 2 * (components.start_sd**2 + components.trial_sd**2 * per_trial) / blocks
-    freedom = lent_degrees_of_freedom(design.configs, blocks) + blocks - 1
-    half_width = t_reach(freedom, confidence) * sqrt(variance)
+    freedom = estimate_pooled_freedom(design.configs, blocks) + blocks - 1
+    half_width = compute_t_reach(freedom, confidence) * sqrt(variance)
     return BlockPlan(blocks, rounds, half_width, new * (design.starts_s + rounds * design.round_s))
 
 
-def another_block_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
+def has_time_for_block(elapsed_s: float, next_s: float, budget_s: float) -> bool:
     """Return True if a block of `next_s` seconds, as long as the last one, fits into the budget."""
     return elapsed_s + next_s <= budget_s

@@ -15,23 +15,23 @@ from itertools import chain
 from math import exp, log
 
 from bitbench.analysis.absolute import Samples
-from bitbench.analysis.divergence import Scores, window_means
-from bitbench.analysis.intervals import Sample, mean_t_interval
+from bitbench.analysis.divergence import Scores, compute_window_means
+from bitbench.analysis.intervals import Sample, estimate_t_mean
 from bitbench.analysis.pairs import LogRatio, PairTable
-from bitbench.analysis.quality import PERPLEXITY, last_quality_by_config, short_quality_scores
-from bitbench.analysis.ranking import ModelGroup, ranking_model_groups
+from bitbench.analysis.quality import PERPLEXITY, collect_last_quality, read_short_scores
+from bitbench.analysis.ranking import ModelGroup, list_model_groups
 from bitbench.analysis.results.comparison import QUALITY, GateResult, Replicate, Unpaired
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload
-from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
+from bitbench.analysis.sequential import PrimaryMetric, collect_pairs_by_workload, find_baseline
+from bitbench.analysis.summarize import collect_samples, collect_values_by_start
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
-from bitbench.analysis.unpaired import Starts, unpaired_ratio, unpaired_ratios
+from bitbench.analysis.unpaired import Starts, collect_unpaired_ratios, estimate_unpaired_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import QualityRecord
 from bitbench.study.metrics import FigureSource, find_metric
 from bitbench.study.plan import Config, Point
 from bitbench.util.errors import UsageError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 # For a running server, on each side: as many as `bitbench load` makes of a point by default.
 FEWEST_TRIALS = 3
@@ -62,9 +62,9 @@ class Change:
         """Return after / before, or None if it is not defined."""
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)
-        return unpaired_ratio(self.after, self.before, confidence)
+        return estimate_unpaired_ratio(self.after, self.before, confidence)
 
-    def why_undecidable(self, ratio: Estimate) -> str:
+    def explain_undecidable(self, ratio: Estimate) -> str:
         """Return why there are too few repetitions to decide anything, or an empty text."""
         if self.unit is Replicate.TRIALS:
             if min(self.before.n_trials, self.after.n_trials) < FEWEST_TRIALS:
@@ -84,21 +84,21 @@ class QualityChange:
 
     def ratio(self, confidence: float) -> Estimate:
         """Return perplexity after / before."""
-        lost = window_means(self.after.window, self.before.logprob - self.after.logprob)
-        return mean_t_interval(lost.tolist(), confidence, exp)
+        lost = compute_window_means(self.after.window, self.before.logprob - self.after.logprob)
+        return estimate_t_mean(lost.tolist(), confidence, exp)
 
     @property
     def perplexities(self) -> tuple[Estimate, Estimate]:
         """Return both without intervals: the interval of the ratio is paired, and much narrower."""
-        return _perplexity(self.before), _perplexity(self.after)
+        return _estimate_perplexity(self.before), _estimate_perplexity(self.after)
 
-    def why_undecidable(self, ratio: Estimate) -> str:
+    def explain_undecidable(self, ratio: Estimate) -> str:
         """Return why there is too little text to decide anything, or an empty text."""
         return "" if ratio.interval else "too few windows of text for an interval"
 
 
-def _perplexity(scores: Scores) -> Estimate:
-    return Estimate(value=exp(float(-window_means(scores.window, scores.logprob).mean())))
+def _estimate_perplexity(scores: Scores) -> Estimate:
+    return Estimate(value=exp(float(-compute_window_means(scores.window, scores.logprob).mean())))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Changes:
             return Change(before, after, log_ratio)
         return Change(before, after, log_ratio, Replicate.TRIALS)
 
-    def why_missing(self, pair: Pair, metric: str) -> str:
+    def explain_missing(self, pair: Pair, metric: str) -> str:
         """Return why a pair does not have a metric on both sides."""
         lost = self.quality.get(pair)
         if isinstance(lost, Unpaired):
@@ -143,58 +143,62 @@ class Changes:
         return f"the {side} lacks this figure"
 
 
-def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
+def make_changes_between_studies(before: StudyRecords, after: StudyRecords) -> Changes:
     """Return the changes of the same points between two studies.
 
     Nothing is paired, and the variances of all points of both studies are pooled. A point with one
     start on a side is undecided: the next start of the same config may differ as much.
     """
-    pooled = cache(lambda metric: _lent(before, after, metric))
-    samples = (samples_by_point(before), samples_by_point(after))
+    pooled = cache(lambda metric: _collect_pooled_ratios(before, after, metric))
+    samples = (collect_samples(before), collect_samples(after))
     return Changes(
         samples,
         lambda pair, metric: pooled(metric).get(pair.after),
-        running=_running(before) | _running(after),
+        running=_list_running_configs(before) | _list_running_configs(after),
     )
 
 
-def changes_within(records: StudyRecords) -> Changes:
+def make_changes_within_study(records: StudyRecords) -> Changes:
     """Return the changes between configs of one study, from differences within its blocks.
 
     The report of the study has the same ratios. Two configs with fewer than two common blocks are
     compared by their samples alone.
     """
     group_of: dict[Config, ModelGroup] = {}
-    for model_group in ranking_model_groups(records.plan):
+    for model_group in list_model_groups(records.plan):
         group_of |= dict.fromkeys(model_group.configs, model_group)
-    tables = cache(lambda metric, group: _tables(records, metric, group))
+    tables = cache(lambda metric, group: _collect_pair_tables(records, metric, group))
 
     def log_ratio(pair: Pair, metric: str) -> LogRatio | None:
         group = group_of[pair.after.config]
         common = group if group is group_of[pair.before.config] else None
-        return _within_blocks(tables(metric, common), pair, metric)
+        return _find_block_ratio(tables(metric, common), pair, metric)
 
-    samples = samples_by_point(records)
-    return Changes((samples, samples), log_ratio, running=_running(records))
+    samples = collect_samples(records)
+    return Changes((samples, samples), log_ratio, running=_list_running_configs(records))
 
 
-def _running(records: StudyRecords) -> frozenset[Config]:
+def _list_running_configs(records: StudyRecords) -> frozenset[Config]:
     return frozenset(config for config in records.plan.configs if records.was_running(config))
 
 
-def _tables(records: StudyRecords, metric: str, group: ModelGroup | None) -> dict[str, PairTable]:
+def _collect_pair_tables(
+    records: StudyRecords, metric: str, group: ModelGroup | None
+) -> dict[str, PairTable]:
     """Return the pairs of one model by workload, or the pairs of all models if `group` is None."""
-    if not _varies(metric):
+    if not _is_noisy_metric(metric):
         return {}
     primary_metric = PrimaryMetric(metric, DEFINITIONS[metric].higher_is_better)
     if group is None:
-        return pairs_by_workload(records.trials, primary_metric, baseline_of(records.plan))
+        return collect_pairs_by_workload(
+            records.trials, primary_metric, find_baseline(records.plan)
+        )
     configs = set(group.configs)
     trials = [trial for trial in records.trials if trial.point.config in configs]
-    return pairs_by_workload(trials, primary_metric, group.baseline)
+    return collect_pairs_by_workload(trials, primary_metric, group.baseline)
 
 
-def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
+def _find_block_ratio(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
     """Return log(after / before). A table has speeds, so a ratio of times is the inverse."""
     table = tables.get(pair.after.workload)
     if table is None:
@@ -204,63 +208,65 @@ def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> 
     return table.between(pair.before.config, pair.after.config)
 
 
-def _varies(metric: str) -> bool:
+def _is_noisy_metric(metric: str) -> bool:
     """Return True for speeds and times, whose noise is relative. Memory hardly varies."""
     return RECORDED[metric].source is FigureSource.ROWS
 
 
-def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Point, LogRatio]:
+def _collect_pooled_ratios(
+    before: StudyRecords, after: StudyRecords, metric: str
+) -> dict[Point, LogRatio]:
     """Return log(after / before) of each point, with variances pooled over all points.
 
     The result is empty for memory.
     """
-    if not _varies(metric):
+    if not _is_noisy_metric(metric):
         return {}
-    return unpaired_ratios(_logs(before, metric), _logs(after, metric))
+    return collect_unpaired_ratios(_collect_logs(before, metric), _collect_logs(after, metric))
 
 
-def _logs(records: StudyRecords, metric: str) -> dict[Point, Starts]:
+def _collect_logs(records: StudyRecords, metric: str) -> dict[Point, Starts]:
     """Return the log values by point and start, without points that have a value of 0."""
     logs: dict[Point, Starts] = {}
-    for point, starts in sample_values_by_start(records, metric).items():
+    for point, starts in collect_values_by_start(records, metric).items():
         if all(value > 0 for value in chain.from_iterable(starts)):
             logs[point] = [list(map(log, start)) for start in starts]
     return logs
 
 
-def quality_pairs(
+def list_quality_pairs(
     sides: tuple[StudyRecords, StudyRecords], pairs: Iterable[tuple[Config, Config]]
 ) -> list[tuple[Config, Config]]:
     """Return the pairs whose quality at least one side measured."""
-    before = _scored(sides[0])
-    after = _scored(sides[1])
+    before = _collect_scored_records(sides[0])
+    after = _collect_scored_records(sides[1])
     return [pair for pair in dict.fromkeys(pairs) if pair[0] in before or pair[1] in after]
 
 
-def quality_changes(
+def collect_quality_changes(
     sides: tuple[StudyRecords, StudyRecords], pairs: Iterable[tuple[Config, Config]]
 ) -> dict[Pair, QualityChange | Unpaired]:
     """Return the change of quality of each pair that a side measured, or why it has none."""
     changes: dict[Pair, QualityChange | Unpaired] = {}
-    for before, after in quality_pairs(sides, pairs):
+    for before, after in list_quality_pairs(sides, pairs):
         point = Point(config=after, workload=QUALITY)
         pair = Pair(Point(config=before, workload=QUALITY), point)
-        changes[pair] = _quality_change(sides, (before, after), point)
+        changes[pair] = _compare_quality(sides, (before, after), point)
     return changes
 
 
-def _quality_change(
+def _compare_quality(
     sides: tuple[StudyRecords, StudyRecords], pair: tuple[Config, Config], point: Point
 ) -> QualityChange | Unpaired:
     texts = []
     scores = []
     for records, config, is_candidate in zip(sides, pair, (False, True), strict=True):
-        record = _scored(records).get(config)
+        record = _collect_scored_records(records).get(config)
         if record is None or record.corpus is None:
             reason = f"was not measured in {records.name}"
             return Unpaired(point=point, reason=reason, was_lost=is_candidate)
         texts.append(record.corpus.windows_hash)
-        scores.append(short_quality_scores(records, record))
+        scores.append(read_short_scores(records, record))
         if not scores[-1].is_finite:
             reason = f"has log-probabilities in {records.name} that are not finite"
             return Unpaired(point=point, reason=reason, was_lost=False)
@@ -270,10 +276,10 @@ def _quality_change(
     return QualityChange(scores[0], scores[1])
 
 
-def _scored(records: StudyRecords) -> dict[Config, QualityRecord]:
+def _collect_scored_records(records: StudyRecords) -> dict[Config, QualityRecord]:
     """Return the last measurements that left scored tokens."""
     scored = {}
-    for config, record in last_quality_by_config(records).items():
+    for config, record in collect_last_quality(records).items():
         if record.scores_file is not None and record.corpus:
             scored[config] = record
     return scored
@@ -316,7 +322,7 @@ class GateCondition:
         )
 
 
-def metric_of_change(name: str) -> str:
+def parse_change_metric(name: str) -> str:
     """Return the column of a metric that every trial records, or perplexity.
 
     `name` may have any spelling of `study.metrics`. Raise UsageError for an unknown name.
@@ -325,12 +331,12 @@ def metric_of_change(name: str) -> str:
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
         names = [*(recorded.name for recorded in RECORDED.values()), PERPLEXITY]
         raise UsageError(
-            f"unknown figure {name}; {did_you_mean(name, names)}known are {', '.join(names)}"
+            f"unknown figure {name}; {suggest_name(name, names)}known are {', '.join(names)}"
         )
     return metric.column
 
 
-def gate_condition(text: str) -> GateCondition:
+def parse_gate_condition(text: str) -> GateCondition:
     """Parse a condition such as `ttft > 5%`. Raise UsageError if it is not valid."""
     match = _CONDITION.fullmatch(text)
     if match is None:
@@ -339,7 +345,7 @@ def gate_condition(text: str) -> GateCondition:
             'write it as "output_throughput < -3%" or "ttft > 5%"'
         )
     name, sign, minus, amount, percent = match.groups()
-    metric = metric_of_change(name)
+    metric = parse_change_metric(name)
     value = float(amount)
     if not percent and value:
         start = f"{name} {sign} {minus}"
@@ -368,7 +374,7 @@ def judge_gate(
         )
     verdict = condition.check(ratio)
     reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
-    if lacking := change.why_undecidable(ratio):
+    if lacking := change.explain_undecidable(ratio):
         verdict = Verdict.INCONCLUSIVE
         reason = lacking
     return condition.result(pair, ratio, verdict, reason).model_copy(update={"unit": change.unit})

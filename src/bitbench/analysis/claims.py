@@ -28,7 +28,7 @@ from enum import StrEnum
 from itertools import combinations
 from math import log
 
-from bitbench.analysis.budget import another_block_fits
+from bitbench.analysis.budget import has_time_for_block
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
@@ -63,7 +63,7 @@ class Claims:
         return frozenset(pairs)
 
 
-def nothing_claimed(configs: Sequence[Config], baseline: Config | None) -> Claims:
+def make_undecided_claims(configs: Sequence[Config], baseline: Config | None) -> Claims:
     """Return the claims before the first analysis: every question is undecided."""
     against_baseline: dict[Config, AgainstBaseline] = {}
     if baseline is not None and baseline in configs:
@@ -77,7 +77,7 @@ def nothing_claimed(configs: Sequence[Config], baseline: Config | None) -> Claim
     )
 
 
-def claim(
+def update_claims(
     table: PairTable,
     baseline: Config | None,
     alpha: float,
@@ -90,23 +90,23 @@ def claim(
     `alpha` is the error that each family may spend. `equal_within` is a relative margin: 0.1 means
     10 %.
     """
-    before = earlier or nothing_claimed(table.configs, baseline)
-    pairs = [claimable_pair(table, *pair) for pair in combinations(before.configs, 2)]
-    apart, equal = _claimed(pairs, alpha, equal_within)
-    told_apart = {_ordered(pair) for pair in apart if not _is_closed(pair, before)}
+    before = earlier or make_undecided_claims(table.configs, baseline)
+    pairs = [find_claimable_pair(table, *pair) for pair in combinations(before.configs, 2)]
+    apart, equal = _test_pairs(pairs, alpha, equal_within)
+    told_apart = {_order_pair(pair) for pair in apart if not _is_closed(pair, before)}
     equal_pairs = {
         frozenset((pair.first, pair.second)) for pair in equal if not _is_closed(pair, before)
     }
     return Claims(
         configs=before.configs,
-        against_baseline=_against_baseline(table, baseline, before, alpha, equal_within),
-        possible_bests=_possible_bests(table, before, alpha),
+        against_baseline=_collect_baseline_claims(table, baseline, before, alpha, equal_within),
+        possible_bests=_collect_possible_bests(table, before, alpha),
         told_apart=before.told_apart | told_apart,
         equal_pairs=before.equal_pairs | equal_pairs,
     )
 
 
-def _against_baseline(
+def _collect_baseline_claims(
     table: PairTable,
     baseline: Config | None,
     before: Claims,
@@ -116,8 +116,8 @@ def _against_baseline(
     claims = dict(before.against_baseline)
     if baseline is None:
         return claims
-    pairs = [claimable_pair(table, config, baseline) for config in claims]
-    apart, equal = _claimed(pairs, alpha, equal_within)
+    pairs = [find_claimable_pair(table, config, baseline) for config in claims]
+    apart, equal = _test_pairs(pairs, alpha, equal_within)
     new = dict.fromkeys((pair.first for pair in equal), AgainstBaseline.EQUAL)
     for pair in apart:
         is_faster = pair.log_mean > 0
@@ -128,13 +128,13 @@ def _against_baseline(
     return claims
 
 
-def claimable_pair(table: PairTable, first: Config, second: Config) -> PairedRatio | None:
+def find_claimable_pair(table: PairTable, first: Config, second: Config) -> PairedRatio | None:
     """Return the ratio of two configs, or None if they have too few blocks for a claim."""
     pair = table.between(first, second)
     return None if pair is None or pair.blocks < FIRST_LOOK else pair
 
 
-def _claimed(
+def _test_pairs(
     pairs: Sequence[PairedRatio | None], alpha: float, equal_within: float | None
 ) -> tuple[list[PairedRatio], list[PairedRatio]]:
     """Return the pairs that differ and the pairs that are equal.
@@ -148,7 +148,7 @@ def _claimed(
         for index, pair in enumerate(pairs):
             if pair:
                 p_values[index] = pair.p_value
-        for pair, p_value in zip(pairs, holm(p_values), strict=True):
+        for pair, p_value in zip(pairs, adjust_p_values(p_values), strict=True):
             if pair and p_value < alpha:
                 apart.append(pair)
         return apart, equal
@@ -161,17 +161,17 @@ def _claimed(
     return apart, equal
 
 
-def _possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Config]:
+def _collect_possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Config]:
     level = alpha / max(len(before.configs) - 1, 1)
     beaten = set()
     for pair in table.pairs:
         if pair.blocks >= FIRST_LOOK and pair.p_value / 2 < level:
-            beaten.add(_ordered(pair)[1])
+            beaten.add(_order_pair(pair)[1])
     # Claims of two analyses may contradict each other, which is rare. There always is a best.
     return (before.possible_bests - beaten) or before.possible_bests
 
 
-def _ordered(pair: PairedRatio) -> Ordered:
+def _order_pair(pair: PairedRatio) -> Ordered:
     return (pair.first, pair.second) if pair.log_mean > 0 else (pair.second, pair.first)
 
 
@@ -184,7 +184,7 @@ def _is_closed(pair: PairedRatio, claims: Claims) -> bool:
     )
 
 
-def _by_p_value(p_values: Sequence[float]) -> Iterator[tuple[int, int]]:
+def _iter_by_p_value(p_values: Sequence[float]) -> Iterator[tuple[int, int]]:
     """Yield the index of each p-value, smallest first, with the number of tests that are left."""
     left = len(p_values)
     for index in sorted(range(left), key=p_values.__getitem__):
@@ -192,7 +192,7 @@ def _by_p_value(p_values: Sequence[float]) -> Iterator[tuple[int, int]]:
         left -= 1
 
 
-def tested_at(p_values: Sequence[float], error: float) -> list[float]:
+def compute_holm_levels(p_values: Sequence[float], error: float) -> list[float]:
     """Return the level at which Holm's procedure tests each p-value, in the order given.
 
     `error` is the allowed share of wrong answers. An interval at 1 − level excludes "equal" exactly
@@ -201,7 +201,7 @@ def tested_at(p_values: Sequence[float], error: float) -> list[float]:
     levels = [error] * len(p_values)
     level = error
     rejects = True
-    for index, left in _by_p_value(p_values):
+    for index, left in _iter_by_p_value(p_values):
         if rejects:  # the first that is not rejected ends the procedure
             level = error / left
             rejects = p_values[index] < level
@@ -209,14 +209,14 @@ def tested_at(p_values: Sequence[float], error: float) -> list[float]:
     return levels
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Return adjusted p-values in the order given.
 
     Any wrong answer among them is then as rare as the allowed error (Holm 1979).
     """
     adjusted = [0.0] * len(p_values)
     reached = 0.0
-    for index, left in _by_p_value(p_values):
+    for index, left in _iter_by_p_value(p_values):
         reached = max(reached, min(1.0, left * p_values[index]))
         adjusted[index] = reached
     return adjusted
@@ -242,7 +242,7 @@ class End(StrEnum):
     BUDGET = "the next block does not fit into the budget"
 
 
-def claim_looks(
+def list_interim_analyses(
     block_ends_s: Sequence[float],
     budget_s: float,
     alpha: float,
@@ -261,13 +261,13 @@ def claim_looks(
     for blocks in range(max(2, fewest_blocks), len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
         next_s = elapsed_s - block_ends_s[blocks - 2]
-        is_last = not another_block_fits(elapsed_s, next_s, budget_s) or blocks == most_blocks
+        is_last = not has_time_for_block(elapsed_s, next_s, budget_s) or blocks == most_blocks
         if is_last or blocks >= FIRST_LOOK:
             moments.append((blocks, elapsed_s / budget_s, is_last))
-    return spend(alpha, moments)
+    return divide_error(alpha, moments)
 
 
-def spend(alpha: float, moments: Iterable[tuple[int, float, bool]]) -> list[Look]:
+def divide_error(alpha: float, moments: Iterable[tuple[int, float, bool]]) -> list[Look]:
     """Divide the error among interim analyses.
 
     Each moment has the number of blocks, the share of the study that is done, and whether it is the
@@ -284,7 +284,7 @@ def spend(alpha: float, moments: Iterable[tuple[int, float, bool]]) -> list[Look
     return looks
 
 
-def configs_with_open_claims(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
+def list_undecided_configs(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
     """Return the configs of a workload that are not decided yet.
 
     These are configs whose ratio to the baseline is undecided, and the baseline while there are
@@ -306,6 +306,6 @@ def end_by_claims(claims: Mapping[str, Claims], baseline: Config | None, look: L
 
     `claims` are by workload.
     """
-    if not any(configs_with_open_claims(of_workload, baseline) for of_workload in claims.values()):
+    if not any(list_undecided_configs(of_workload, baseline) for of_workload in claims.values()):
         return End.DECIDED
     return End.BUDGET if look.is_last else None

@@ -25,7 +25,7 @@ from bitbench.records.trial import Failure, InstanceRecord, KernelPath, Memory, 
 from bitbench.study.base import Record
 from bitbench.study.model_cost import StepCost
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.secrets import without_secret_options
+from bitbench.study.secrets import hide_secret_options
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import Workload
 
@@ -100,22 +100,24 @@ def summarize_config(
         if facts.kernel_choices:
             kernel_choices.append(facts.kernel_choices)
         if facts.command:
-            commands.append(join(without_secret_options(facts.command)))
+            commands.append(join(hide_secret_options(facts.command)))
     return ConfigSummary(
         config=config,
         instances=len(started),
         instances_ready=len(ready),
-        ready_s=_spread_over_starts(ready, lambda record: record.ready_s),
-        weight_load_s=_spread_over_starts(ready, lambda record: record.facts.weight_load_s),
-        compile_s=_spread_over_starts(ready, lambda record: record.facts.compile_s),
-        idle_memory_bytes=_spread_over_starts(ready, lambda record: record.memory.resident_bytes),
+        ready_s=_estimate_start_spread(ready, lambda record: record.ready_s),
+        weight_load_s=_estimate_start_spread(ready, lambda record: record.facts.weight_load_s),
+        compile_s=_estimate_start_spread(ready, lambda record: record.facts.compile_s),
+        idle_memory_bytes=_estimate_start_spread(
+            ready, lambda record: record.memory.resident_bytes
+        ),
         memory=_summarize_memory(config, variant, ready, trials),
-        engine_versions=_distinct(record.facts.engine_version for record in started),
-        kernels=_distinct(kernels),
-        kernel_choices=_distinct(kernel_choices),
-        commands=_distinct(commands),
-        prefix_caching=_distinct(record.facts.prefix_caching for record in started),
-        notes=_distinct(notes),
+        engine_versions=_list_distinct(record.facts.engine_version for record in started),
+        kernels=_list_distinct(kernels),
+        kernel_choices=_list_distinct(kernel_choices),
+        commands=_list_distinct(commands),
+        prefix_caching=_list_distinct(record.facts.prefix_caching for record in started),
+        notes=_list_distinct(notes),
         is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),
         random_weights=variant is not None and variant.facts.random_weights,
     )
@@ -138,7 +140,7 @@ def summarize_failures(trials: Iterable[TrialRecord]) -> tuple[FailureGroup, ...
     return tuple(FailureGroup(failure=failure, ids=tuple(ids)) for failure, ids in groups.values())
 
 
-def _distinct(values: Iterable[T | None]) -> tuple[T, ...]:
+def _list_distinct(values: Iterable[T | None]) -> tuple[T, ...]:
     """Return the distinct values in their order, without None."""
     return tuple(dict.fromkeys(value for value in values if value is not None))
 
@@ -158,22 +160,28 @@ def _summarize_memory(
     weight_bytes = variant.weight_bytes if variant else None
     return MemorySummary(
         weight_bytes_stored=weight_bytes,
-        weight_bytes_loaded=_spread_over_starts(
+        weight_bytes_loaded=_estimate_start_spread(
             ready, lambda record: record.facts.weight_bytes_loaded
         ),
-        steady_bytes=_per_instance(by_instance, lambda memory: memory.resident_bytes, np.mean),
-        peak_bytes=_per_instance(by_instance, lambda memory: memory.peak_bytes, max),
-        device_steady_bytes=_per_instance(by_instance, lambda memory: memory.device_bytes, np.mean),
-        device_peak_bytes=_per_instance(by_instance, lambda memory: memory.device_peak_bytes, max),
-        kv_cache_bytes=_spread_over_starts(ready, lambda record: record.facts.kv_cache_bytes),
-        kv_bytes_per_token=_spread_over_starts(
+        steady_bytes=_estimate_instance_spread(
+            by_instance, lambda memory: memory.resident_bytes, np.mean
+        ),
+        peak_bytes=_estimate_instance_spread(by_instance, lambda memory: memory.peak_bytes, max),
+        device_steady_bytes=_estimate_instance_spread(
+            by_instance, lambda memory: memory.device_bytes, np.mean
+        ),
+        device_peak_bytes=_estimate_instance_spread(
+            by_instance, lambda memory: memory.device_peak_bytes, max
+        ),
+        kv_cache_bytes=_estimate_start_spread(ready, lambda record: record.facts.kv_cache_bytes),
+        kv_bytes_per_token=_estimate_start_spread(
             ready, lambda record: record.facts.kv_bytes_per_token
         ),
-        kv_cache_tokens=_spread_over_starts(ready, lambda record: record.facts.kv_cache_tokens),
+        kv_cache_tokens=_estimate_start_spread(ready, lambda record: record.facts.kv_cache_tokens),
     )
 
 
-def _spread_over_starts(
+def _estimate_start_spread(
     instances: Iterable[InstanceRecord], read: Callable[[InstanceRecord], float | None]
 ) -> Estimate | None:
     return _estimate_spread(map(read, instances))
@@ -189,7 +197,7 @@ def _estimate_spread(values: Iterable[float | None]) -> Estimate | None:
     )
 
 
-def _per_instance(
+def _estimate_instance_spread(
     by_instance: Mapping[str, Sequence[Memory]],
     read: Callable[[Memory], int | None],
     combine: Callable[[list[int]], float],
@@ -240,7 +248,7 @@ def summarize_engine(trials: Sequence[TrialRecord]) -> EngineSummary | None:
     )
 
 
-def config_side(records: StudyRecords, config: Config, workload: Workload) -> Side:
+def summarize_config_side(records: StudyRecords, config: Config, workload: Workload) -> Side:
     """Return the properties of a config from the trials of one workload that count."""
     trials = records.counted(Point(config=config, workload=workload.name))
     used = {trial.instance_id for trial in trials}
@@ -257,9 +265,9 @@ def config_side(records: StudyRecords, config: Config, workload: Workload) -> Si
         warnings += facts.warnings
         loaded = loaded or facts.weight_bytes_loaded or None
         kv_bytes_per_token = kv_bytes_per_token or facts.kv_bytes_per_token or None
-    variant = config_variant(records.plan, config)
+    variant = find_config_variant(records.plan, config)
     stored = _find_stored_bytes(records.plan, config, variant, loaded)
-    path = _path(instances)
+    path = _find_kernel_path(instances)
     is_expanded = False
     if path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None:
         is_expanded = loaded > EXPANDED * stored
@@ -268,11 +276,11 @@ def config_side(records: StudyRecords, config: Config, workload: Workload) -> Si
         is_quantized=bool(variant and variant.form is not None and not variant.is_dense),
         stored_bytes=stored,
         loaded_bytes=loaded,
-        kernels=_distinct(kernels),
+        kernels=_list_distinct(kernels),
         path=path,
         is_expanded=is_expanded,
-        notes=_distinct(notes),
-        warnings=_distinct(warnings),
+        notes=_list_distinct(notes),
+        warnings=_list_distinct(warnings),
         kv_bytes_per_token=kv_bytes_per_token,
         engine=summarize_engine(trials),
         trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),
@@ -285,23 +293,23 @@ def _find_stored_bytes(
 ) -> int | None:
     if variant is None:
         return None
-    if variant.is_dense and variant.facts.parameters and _dtype(plan, config) == "float32":
+    if variant.is_dense and variant.facts.parameters and _find_dtype(plan, config) == "float32":
         return FLOAT32_BYTES * variant.facts.parameters
     return loaded if variant.at_load else variant.weight_bytes
 
 
-def _dtype(plan: Plan, config: Config) -> str | None:
+def _find_dtype(plan: Plan, config: Config) -> str | None:
     """Return the type that a config computes in, or None for the engine's default."""
     dtype = plan.study.engine(config.engine).args.get("dtype")
     return str(dtype) if dtype is not None else plan.chosen_dtypes.get(config)
 
 
-def config_variant(plan: Plan, config: Config) -> Variant | None:
+def find_config_variant(plan: Plan, config: Config) -> Variant | None:
     """Return the variant of a config, or None if the plan does not have it."""
     return next((variant for variant in plan.variants if variant.name == config.variant), None)
 
 
-def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
+def _find_kernel_path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
     """Return the kernel path of most quantized layers, or None if the engine does not report it."""
     counts: Counter[KernelPath] = Counter()
     for instance in instances:
@@ -313,7 +321,7 @@ def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def configs_with_other_settings(plan: Plan) -> list[Config]:
+def list_configs_with_other_settings(plan: Plan) -> list[Config]:
     """Return the configs that a study runs with several settings of the same engine.
 
     The same setting under two names counts once.

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bitbench.analysis.intervals import mean_t_interval
+from bitbench.analysis.intervals import estimate_t_mean
 from bitbench.analysis.results.estimate import Estimate
 
 Floats = npt.NDArray[np.float64]
@@ -53,7 +53,7 @@ class Scores:
         """Return True if all log-probabilities are finite."""
         return bool(np.isfinite(self.logprob).all() and np.isfinite(self.top_logprobs).all())
 
-    def among(self, windows: npt.ArrayLike) -> "Scores":
+    def select_windows(self, windows: npt.ArrayLike) -> "Scores":
         """Return only the rows of these windows."""
         return self.part(np.isin(self.window, windows))
 
@@ -73,7 +73,7 @@ class Divergence:
         return Divergence(self.lower[tokens], self.upper[tokens], self.mass[tokens])
 
 
-def quality_scores(rows: pa.Table) -> Scores:
+def make_scores(rows: pa.Table) -> Scores:
     """Return the scored tokens of a table as arrays."""
 
     def matrix(name: str) -> npt.NDArray[np.generic]:
@@ -93,15 +93,15 @@ def quality_scores(rows: pa.Table) -> Scores:
 
 def divergence(baseline: Scores, other: Scores) -> Floats:
     """Return the lower bound at each token."""
-    return bound_divergence(baseline, other).lower
+    return estimate_divergence_bounds(baseline, other).lower
 
 
-def bound_divergence(baseline: Scores, other: Scores) -> Divergence:
+def estimate_divergence_bounds(baseline: Scores, other: Scores) -> Divergence:
     """Return both bounds at each token. See the module's docstring."""
     parts = []
     for first in range(0, len(baseline.token), AT_ONCE):
         rows = slice(first, first + AT_ONCE)
-        parts.append(_bound_part(baseline.part(rows), other.part(rows)))
+        parts.append(_estimate_bounds(baseline.part(rows), other.part(rows)))
     return Divergence(
         lower=np.concatenate([part.lower for part in parts]),
         upper=np.concatenate([part.upper for part in parts]),
@@ -109,12 +109,12 @@ def bound_divergence(baseline: Scores, other: Scores) -> Divergence:
     )
 
 
-def _bound_part(baseline: Scores, other: Scores) -> Divergence:
+def _estimate_bounds(baseline: Scores, other: Scores) -> Divergence:
     index = _find_tokens(baseline.top_tokens, other.top_tokens)
     shared = index >= 0
     log_p = baseline.top_logprobs
     listed = np.take_along_axis(other.top_logprobs, np.maximum(index, 0), axis=1)
-    log_q = np.where(shared, listed, _least(other))
+    log_q = np.where(shared, listed, _get_least_listed(other))
     p = np.where(shared, np.exp(log_p), 0.0)
     q = np.where(shared, np.exp(log_q), 0.0)
     # Both sides know the token of the text, even if it is not among the top of both.
@@ -129,24 +129,24 @@ def _bound_part(baseline: Scores, other: Scores) -> Divergence:
     known_part = (p * (log_p - log_q)).sum(axis=1) + text_p * text_change
     rest_part = rest_p * np.log(rest_p / rest_q)
     lower = np.maximum(known_part + rest_part, 0.0)  # below zero only by rounding
-    width = _change_range(baseline, other, log_p - log_q)
+    width = _compute_change_range(baseline, other, log_p - log_q)
     upper = lower + rest_p * width**2 / HOEFFDING
     return Divergence(lower, upper, np.minimum(mass_p, 1.0))
 
 
-def _least(side: Scores) -> Floats:
+def _get_least_listed(side: Scores) -> Floats:
     """Return the K-th log-probability of each position: no unlisted token can have more."""
     return np.asarray(side.top_logprobs.min(axis=1, keepdims=True))
 
 
-def _change_range(baseline: Scores, other: Scores, changes: Floats) -> Floats:
+def _compute_change_range(baseline: Scores, other: Scores, changes: Floats) -> Floats:
     """Return the width of the range of log(p/q) at each position.
 
     `changes` has log(p/q) of the baseline's tokens.
     """
     text_change = (baseline.logprob - other.logprob)[:, np.newaxis]
     is_shared = _find_tokens(other.top_tokens, baseline.top_tokens) >= 0
-    of_other = np.where(is_shared, text_change, _least(baseline) - other.top_logprobs)
+    of_other = np.where(is_shared, text_change, _get_least_listed(baseline) - other.top_logprobs)
     every = np.concatenate([changes, of_other, text_change], axis=1)
     return np.asarray(every.max(axis=1) - every.min(axis=1))
 
@@ -163,7 +163,7 @@ def _find_tokens(tokens: Integers, listed: Integers) -> Integers:
     return np.asarray(index.reshape(tokens.shape))
 
 
-def window_means(window: Integers, values: Floats) -> Floats:
+def compute_window_means(window: Integers, values: Floats) -> Floats:
     """Return the mean of each window in the rows.
 
     If all windows have the same number of tokens, the mean of these is the mean over tokens.
@@ -172,7 +172,7 @@ def window_means(window: Integers, values: Floats) -> Floats:
     return np.asarray(np.bincount(index, values) / counts)
 
 
-def divergence_interval(
+def estimate_divergence(
     lower: Floats, upper: Floats, confidence: float, least_value: float = 0.0
 ) -> Estimate:
     """Return the mean lower bound over windows, with an interval that covers the missing mass.
@@ -180,17 +180,17 @@ def divergence_interval(
     The interval begins with the interval of the lower bound, but not below `least_value`. It ends
     with the interval of the upper bound.
     """
-    least = mean_t_interval(lower.tolist(), confidence)
-    most = mean_t_interval(upper.tolist(), confidence)
+    least = estimate_t_mean(lower.tolist(), confidence)
+    most = estimate_t_mean(upper.tolist(), confidence)
     if least.low is None:
         return least
     return least.model_copy(update={"low": max(least.low, least_value), "high": most.high})
 
 
-def lacks_mass(estimate: Estimate, limit: float) -> bool:
+def has_too_little_mass(estimate: Estimate, limit: float) -> bool:
     """Return True if a divergence exceeds a limit only by what the missing mass may add.
 
-    `estimate` is from `divergence_interval`.
+    `estimate` is from `estimate_divergence`.
     """
     if estimate.interval is None or estimate.interval.low <= 0.0:
         return False

@@ -40,14 +40,16 @@ def ended_s(record: TrialRecord | InstanceRecord | QualityRecord) -> float:
     return datetime.fromisoformat(record.started_at).timestamp() + (took_s or 0.0)
 
 
-def block_ends(
+def collect_block_ends(
     trials: Iterable[TrialRecord], others: Iterable[InstanceRecord | QualityRecord]
 ) -> dict[int, float]:
     """Return each finished block's end time, in seconds since the first start.
 
     The result is empty if the records have no times.
     """
-    spans = [_span(record) for record in chain(trials, others) if record.started_at is not None]
+    spans = [
+        _make_span(record) for record in chain(trials, others) if record.started_at is not None
+    ]
     spans.sort(key=lambda span: span[:2])
     ends: dict[int, float] = {}
     elapsed_s = 0.0
@@ -57,14 +59,14 @@ def block_ends(
         # An older block was resumed by a later call.
         if span.block is not None and span.block >= newest_block:
             newest_block = span.block
-            elapsed_s += _taken_s(span, reached_s)
+            elapsed_s += _compute_added_s(span, reached_s)
             if span.is_trial:
                 ends[span.block] = elapsed_s
         reached_s = max(reached_s, span.ended_s)
     return ends
 
 
-def _span(record: TrialRecord | InstanceRecord | QualityRecord) -> _Span:
+def _make_span(record: TrialRecord | InstanceRecord | QualityRecord) -> _Span:
     assert record.started_at is not None
     block = None if isinstance(record, QualityRecord) else record.block
     return _Span(
@@ -75,7 +77,7 @@ def _span(record: TrialRecord | InstanceRecord | QualityRecord) -> _Span:
     )
 
 
-def _taken_s(span: _Span, reached_s: float) -> float:
+def _compute_added_s(span: _Span, reached_s: float) -> float:
     """Return the time that a span adds to those before it. A long pause adds nothing."""
     pause_s = max(0.0, span.began_s - reached_s)
     work_s = max(0.0, span.ended_s - max(span.began_s, reached_s))

@@ -28,40 +28,40 @@ from bitbench.analysis.results.estimate import Estimate
 Floats = npt.NDArray[np.float64]
 
 
-def t_quantile(degrees_of_freedom: float, share: float) -> float:
+def compute_t_quantile(degrees_of_freedom: float, share: float) -> float:
     """Return the value that this share of Student's t lies below."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees_of_freedom, share))
 
 
-def t_reach(degrees_of_freedom: float, confidence: float) -> float:
+def compute_t_reach(degrees_of_freedom: float, confidence: float) -> float:
     """Return how far an interval extends to each side, in standard errors."""
-    return t_quantile(degrees_of_freedom, (1 + confidence) / 2)
+    return compute_t_quantile(degrees_of_freedom, (1 + confidence) / 2)
 
 
-def t_p_value(degrees_of_freedom: float, distance: float) -> float:
+def compute_t_p_value(degrees_of_freedom: float, distance: float) -> float:
     """Return the two-sided p-value of a mean this many standard errors from the assumed one."""
     from scipy.special import stdtr
 
     return 2 * float(stdtr(degrees_of_freedom, -abs(distance)))
 
 
-def chi_square_quantile(degrees_of_freedom: float, share_above: float) -> float:
+def compute_chi_square_quantile(degrees_of_freedom: float, share_above: float) -> float:
     """Return the value that this share of the chi-square distribution lies above."""
     from scipy.special import chdtri
 
     return float(chdtri(degrees_of_freedom, share_above))
 
 
-def normal_quantile(share: float) -> float:
+def compute_normal_quantile(share: float) -> float:
     """Return the value that this share of the normal distribution lies below."""
     from scipy.special import ndtri
 
     return float(ndtri(share))
 
 
-def normal_below(values: Floats) -> Floats:
+def compute_normal_share_below(values: Floats) -> Floats:
     """Return the share of the normal distribution that lies below each value."""
     from scipy.special import ndtr
 
@@ -69,14 +69,14 @@ def normal_below(values: Floats) -> Floats:
     return below
 
 
-def fair_coin_p_value(heads: int, tosses: int) -> float:
+def compute_fair_coin_p_value(heads: int, tosses: int) -> float:
     """Return the two-sided p-value of so few heads or fewer, if heads are the rarer side."""
     ways: int = 2**tosses
     return min(1.0, 2 * sum(comb(tosses, count) for count in range(heads + 1)) / ways)
 
 
 @cache
-def fair_coin_quantile(tosses: int, share: float) -> int:
+def compute_fair_coin_quantile(tosses: int, share: float) -> int:
     """Return the least number of heads that this share of all series of tosses does not exceed."""
     series = accumulate(comb(tosses, heads) for heads in range(tosses + 1))
     return next(heads for heads, count in enumerate(series) if count / 2**tosses >= share)
@@ -94,7 +94,7 @@ class Uncertainty:
 
     def half_width(self, confidence: float) -> float:
         """Return the half width of the interval."""
-        return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
+        return compute_t_reach(self.degrees_of_freedom, confidence) * self.standard_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,12 +113,12 @@ class Sample:
     by_block: Mapping[int, float]  # the log mean of a start
 
 
-def mean_of_means(groups: Groups) -> float:
+def compute_mean_of_means(groups: Groups) -> float:
     """Return the mean of the means of starts."""
     return float(np.mean([np.mean(group) for group in groups]))
 
 
-def mean_uncertainty(groups: Groups) -> Uncertainty | None:
+def estimate_mean_uncertainty(groups: Groups) -> Uncertainty | None:
     """Return the uncertainty of the mean of start means: see the module's docstring.
 
     With a single group, its trials are the unit. Return None for a single trial.
@@ -140,7 +140,7 @@ def mean_uncertainty(groups: Groups) -> Uncertainty | None:
 Starts = Mapping[tuple[int, str], Sequence[float]]  # by block and instance, one value per trial
 
 
-def sample_of_starts(starts: Starts, *, was_running: bool = False) -> Sample:
+def summarize_starts(starts: Starts, *, was_running: bool = False) -> Sample:
     """Summarize the trials of a point. There is at least one start, and no start is empty.
 
     If `was_running`, bitbench did not start the server, so each trial is a repetition.
@@ -156,7 +156,7 @@ def sample_of_starts(starts: Starts, *, was_running: bool = False) -> Sample:
     uncertainty = None
     if len(log_means) > 1:
         variance = float(np.var(log_means, ddof=1))
-        uncertainty = mean_uncertainty(logs)
+        uncertainty = estimate_mean_uncertainty(logs)
     trial_sd = float(values.std(ddof=1)) if values.size > 1 else None
     by_block = {}
     if not was_running:
@@ -175,7 +175,7 @@ def sample_of_starts(starts: Starts, *, was_running: bool = False) -> Sample:
     )
 
 
-def mean_t_interval(
+def estimate_t_mean(
     values: Sequence[float], confidence: float, scale: Callable[[float], float] = float
 ) -> Estimate:
     """Return the mean of one group of values of any sign, with Student's t.
@@ -183,7 +183,7 @@ def mean_t_interval(
     `scale` converts the mean and the ends of its interval to the scale of the report.
     """
     mean = float(np.mean(values))
-    uncertainty = mean_uncertainty([values])
+    uncertainty = estimate_mean_uncertainty([values])
     if uncertainty is None:
         return Estimate(value=scale(mean))
     half = uncertainty.half_width(confidence)

@@ -22,8 +22,8 @@ from math import ceil
 
 import numpy as np
 
-from bitbench.analysis.intervals import t_quantile
-from bitbench.analysis.requests import events_needed_for_percentile
+from bitbench.analysis.intervals import compute_t_quantile
+from bitbench.analysis.requests import compute_events_needed
 from bitbench.analysis.results.estimate import (
     Estimate,
     Finding,
@@ -54,10 +54,10 @@ def judge_objectives(sums: RequestSums) -> ObjectiveResult | None:
     objectives = sums.objectives
     if not objectives:
         return None
-    slope, is_real = _growth(sums) or (None, False)
-    measured = [objective for objective in objectives if _value(sums, objective) is not None]
+    slope, is_real = _estimate_growth(sums) or (None, False)
+    measured = [objective for objective in objectives if _find_value(sums, objective) is not None]
     unknown = [objective for objective in objectives if objective not in measured]
-    missed, excess_s = _missed(sums, measured)
+    missed, excess_s = _find_largest_miss(sums, measured)
     if sums.failed:
         missed = f"{sums.failed} of {sums.requests} requests failed"
     if missed is None and slope is not None and is_real and slope > GROWTH_LIMIT:
@@ -67,11 +67,11 @@ def judge_objectives(sums: RequestSums) -> ObjectiveResult | None:
         )
         excess_s = slope * sums.length("planned_s")
     if missed is None and unknown:
-        return ObjectiveResult(holds=None, why_not=_unknown(sums, unknown[0]), growth=slope)
+        return ObjectiveResult(holds=None, why_not=_explain_unknown(sums, unknown[0]), growth=slope)
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
-def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
+def check_objectives(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
     """Return whether the server met its objectives, or None if the trial is inconclusive.
 
     A late client adds to the times from a request's planned moment. An objective that was met in
@@ -96,11 +96,13 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
     return False if excess_s > client.send_lateness_p99_s + client.loop_lag_p99_s else None
 
 
-def _value(sums: RequestSums, objective: Objective) -> float | None:
+def _find_value(sums: RequestSums, objective: Objective) -> float | None:
     return sums.statistic(objective.metric, objective.statistic)
 
 
-def _missed(sums: RequestSums, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
+def _find_largest_miss(
+    sums: RequestSums, objectives: Sequence[Objective]
+) -> tuple[str | None, float | None]:
     """Return a sentence about the objective with the largest miss, and the miss in seconds.
 
     Each objective has a value.
@@ -108,7 +110,7 @@ def _missed(sums: RequestSums, objectives: Sequence[Objective]) -> tuple[str | N
     message = None
     most_s = 0.0
     for objective in objectives:
-        value = _value(sums, objective) or 0.0
+        value = _find_value(sums, objective) or 0.0
         if value - objective.limit > most_s:
             most_s = value - objective.limit
             limit = show_seconds(objective.limit)
@@ -119,13 +121,13 @@ def _missed(sums: RequestSums, objectives: Sequence[Objective]) -> tuple[str | N
 TPOT_UNKNOWN = "answers came in one chunk, or in too few to tell when their tokens came"
 
 
-def _unknown(sums: RequestSums, objective: Objective) -> str:
+def _explain_unknown(sums: RequestSums, objective: Objective) -> str:
     if objective.metric == "tpot" and not sums.is_tpot_unknown:
         return f"{objective.name} is not defined: no answer had more than one token"
     return f"{objective.name} is unknown: {TPOT_UNKNOWN}"
 
 
-def _growth(sums: RequestSums) -> tuple[float, bool] | None:
+def _estimate_growth(sums: RequestSums) -> tuple[float, bool] | None:
     """Return the slope of the latency over the trial, and whether it exceeds its own noise.
 
     Return None if there are too few requests.
@@ -154,7 +156,7 @@ def _growth(sums: RequestSums) -> tuple[float, bool] | None:
     slope = float((centered * mean).sum() / spread)
     residual = mean - mean.mean() - slope * centered
     error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
-    return slope, slope > t_quantile(SEGMENTS - 2, GROWTH_CONFIDENCE) * error
+    return slope, slope > compute_t_quantile(SEGMENTS - 2, GROWTH_CONFIDENCE) * error
 
 
 CONTAINS = "its interval contains the limit"
@@ -175,9 +177,9 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
         reason = TPOT_UNKNOWN
     elif tail is not None:
         verdict = check_against_limit(tail, objective.limit)
-        reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
+        reason = _explain_undecided_tail(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:
-        too_few = _too_few(metric, point)
+        too_few = _explain_too_few(metric, point)
         verdict, reason = judge_mean_objective(mean, objective.limit, too_few=too_few)
         if objective.statistic != "mean":
             estimate = mean.model_copy(update={"note": "per trial"})
@@ -228,29 +230,29 @@ def judge_mean_objective(
     return Verdict.INCONCLUSIVE, too_few or CONTAINS
 
 
-def _what_would_tell(tail: PercentileEstimate) -> str:
+def _explain_undecided_tail(tail: PercentileEstimate) -> str:
     """Return why an interval does not decide, and how many more events would."""
     if tail.clusters < 2:
         return ONE_START
     if tail.high is not None:
         return CONTAINS
-    needed = events_needed_for_percentile(tail.percent, tail.clusters, tail.confidence)
+    needed = compute_events_needed(tail.percent, tail.clusters, tail.confidence)
     if tail.events >= needed:
         return "starts or trials differ too much for an upper end; more of them would tell"
-    more = _rounded_up(needed - tail.events)
+    more = _round_up(needed - tail.events)
     return (
         f"{tail.events:,} {tail.event.value} are too few for an upper end; "
         f"about {more:,} more would tell"
     )
 
 
-def _rounded_up(count: int) -> int:
+def _round_up(count: int) -> int:
     """Return the number rounded up to two digits, since it is an estimate."""
     unit = int(10.0 ** max(len(str(count)) - 2, 0))
     return ceil(count / unit) * unit
 
 
-def _too_few(metric: Metric, point: PointSummary) -> str:
+def _explain_too_few(metric: Metric, point: PointSummary) -> str:
     """Return why percentiles of single trials do not show that a limit is met, or an empty text."""
     fewest = min((run.requests for run in point.runs if run.outcome is Outcome.OK), default=0)
     if fewest >= metric.needs:

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.intervals import t_p_value, t_reach
+from bitbench.analysis.intervals import compute_t_p_value, compute_t_reach
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Config
 
@@ -58,7 +58,9 @@ class LogSpeeds:
     values: Floats  # config × block × round; NaN without a trial that counts
 
 
-def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bool) -> LogSpeeds:
+def make_log_speeds(
+    figures: Mapping[TrialKey, float | None], *, higher_is_better: bool
+) -> LogSpeeds:
     """Return the log speeds of a workload. A value that is not positive counts as missing.
 
     Blocks and rounds that no config has take no space in the array.
@@ -71,11 +73,11 @@ def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bo
     sign = 1.0 if higher_is_better else -1.0
     for turn, figure in figures.items():
         position = rows[turn.config], blocks.index(turn.block), rounds.index(turn.round)
-        values[position] = sign * _log(figure)
+        values[position] = sign * _compute_log(figure)
     return LogSpeeds(tuple(configs), values)
 
 
-def _log(figure: float | None) -> float:
+def _compute_log(figure: float | None) -> float:
     return log(figure) if figure is not None and isfinite(figure) and figure > 0 else np.nan
 
 
@@ -95,11 +97,11 @@ class LogRatio:
         """Return the two-sided p-value of equal speeds."""
         if self.standard_error == 0:
             return float(self.log_mean == 0)
-        return t_p_value(self.degrees_of_freedom, self.log_mean / self.standard_error)
+        return compute_t_p_value(self.degrees_of_freedom, self.log_mean / self.standard_error)
 
     def half_width(self, confidence: float) -> float:
         """Return the half width of the interval on the log scale."""
-        return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
+        return compute_t_reach(self.degrees_of_freedom, confidence) * self.standard_error
 
     def ratio(self, confidence: float) -> Estimate:
         half = self.half_width(confidence)
@@ -126,7 +128,7 @@ class Pool:
     degrees_of_freedom: float
 
 
-def lent_by_other_workloads(workload: str, pools: Mapping[str, Pool]) -> Pool:
+def pool_other_workloads(workload: str, pools: Mapping[str, Pool]) -> Pool:
     """Return the pool that the other workloads share with a workload.
 
     A workload counts more the closer its variance is.
@@ -134,7 +136,7 @@ def lent_by_other_workloads(workload: str, pools: Mapping[str, Pool]) -> Pool:
     shared = []
     for name, other in pools.items():
         if name != workload:
-            agreement = _agreement(pools[workload], other)
+            agreement = _compute_agreement(pools[workload], other)
             freedom = SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * agreement
             shared.append(Pool(other.variance, freedom))
     return pool_variances(shared)
@@ -149,7 +151,7 @@ def pool_variances(pools: Iterable[Pool]) -> Pool:
     return Pool(sum(pool.variance * pool.degrees_of_freedom for pool in pools) / total, total)
 
 
-def _agreement(pool: Pool, other: Pool) -> float:
+def _compute_agreement(pool: Pool, other: Pool) -> float:
     smaller, larger = sorted((pool.variance, other.variance))
     return (smaller / larger) ** 2 if larger > 0 else 1.0
 
@@ -236,7 +238,7 @@ class PairedRatio(LogRatio):
     second: Config
     blocks: int
 
-    def reversed(self) -> "PairedRatio":
+    def get_inverse(self) -> "PairedRatio":
         """Return the ratio of `second` to `first`."""
         return replace(self, first=self.second, second=self.first, log_mean=-self.log_mean)
 
@@ -260,18 +262,18 @@ class PairTable:
         if (pair := self._by_name.get((first, second))) is not None:
             return pair
         inverse = self._by_name.get((second, first))
-        return None if inverse is None else inverse.reversed()
+        return None if inverse is None else inverse.get_inverse()
 
 
-def paired_ratios(
+def collect_pair_tables(
     study: Mapping[str, LogSpeeds], baseline: Config | None = None
 ) -> dict[str, PairTable]:
     """Return the pairs of each workload of a study."""
     tables = {}
     for workload, speeds in study.items():
         pairs: list[PairedRatio] = []
-        for family in _families(speeds, baseline):
-            pairs += _pairs(speeds.configs, family)
+        for family in _split_families(speeds, baseline):
+            pairs += _list_paired_ratios(speeds.configs, family)
         tables[workload] = PairTable(speeds.configs, tuple(pairs))
     return tables
 
@@ -284,7 +286,7 @@ class _Family:
     pool: Pool
 
 
-def _families(speeds: LogSpeeds, baseline: Config | None) -> tuple[_Family, _Family]:
+def _split_families(speeds: LogSpeeds, baseline: Config | None) -> tuple[_Family, _Family]:
     """Return the pairs with the baseline, and all other pairs."""
     contrasts = find_contrasts(speeds)
     baseline_index = speeds.configs.index(baseline) if baseline in speeds.configs else -1
@@ -314,7 +316,7 @@ def _pool_of_baseline(pairs: Contrasts, others: Pool) -> Pool:
     return Pool(variance, freedom)
 
 
-def lent_degrees_of_freedom(configs: int, blocks: int) -> float:
+def estimate_pooled_freedom(configs: int, blocks: int) -> float:
     """Return the degrees of freedom that a ratio to the baseline gains from the other configs.
 
     This assumes that all of them vary alike and that each runs in every block.
@@ -324,7 +326,7 @@ def lent_degrees_of_freedom(configs: int, blocks: int) -> float:
     return min(LENDING_LIMIT, (4 / parts - 1) * (blocks - 1))
 
 
-def _pairs(configs: tuple[Config, ...], family: _Family) -> list[PairedRatio]:
+def _list_paired_ratios(configs: tuple[Config, ...], family: _Family) -> list[PairedRatio]:
     contrasts = family.contrasts
     means = np.nanmean(contrasts.by_block, axis=1)
     blocks = contrasts.blocks

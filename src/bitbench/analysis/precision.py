@@ -3,8 +3,13 @@
 from collections.abc import Sequence
 from math import sqrt
 
-from bitbench.analysis.claims import configs_with_open_claims
-from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty
+from bitbench.analysis.claims import list_undecided_configs
+from bitbench.analysis.intervals import (
+    Groups,
+    compute_chi_square_quantile,
+    compute_mean_of_means,
+    estimate_mean_uncertainty,
+)
 from bitbench.analysis.ranking import ModelGroup
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.trial import TrialRecord
@@ -21,7 +26,7 @@ SURENESS = 0.97
 TARGET_PRECISION = 0.02
 
 
-def enough_instances(groups: Groups, measure: Measure) -> bool:
+def has_enough_instances(groups: Groups, measure: Measure) -> bool:
     """Return True if these instances are enough.
 
     Each group has the primary metric's values of one instance, and at least one.
@@ -30,14 +35,14 @@ def enough_instances(groups: Groups, measure: Measure) -> bool:
         return False
     if len(groups) >= measure.starts.max:
         return True
-    uncertainty = mean_uncertainty(groups)
+    uncertainty = estimate_mean_uncertainty(groups)
     if uncertainty is None:
         return False
     # Upper confidence limit of a standard deviation / its estimate (chi-square).
     freedom = uncertainty.degrees_of_freedom
-    factor = sqrt(freedom / chi_square_quantile(freedom, SURENESS))
+    factor = sqrt(freedom / compute_chi_square_quantile(freedom, SURENESS))
     half_width = uncertainty.half_width(measure.confidence) * factor
-    return half_width <= TARGET_PRECISION * abs(mean_of_means(groups))
+    return half_width <= TARGET_PRECISION * abs(compute_mean_of_means(groups))
 
 
 def is_unfinished(
@@ -60,4 +65,4 @@ def is_unfinished(
     claims = analysis.claims.get(point.workload)
     if claims is None or analysis.end is not None:
         return False
-    return point.config in configs_with_open_claims(claims, model_group.baseline)
+    return point.config in list_undecided_configs(claims, model_group.baseline)

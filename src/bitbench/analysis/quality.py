@@ -14,20 +14,20 @@ from math import exp, expm1, sqrt
 
 import numpy as np
 
-from bitbench.analysis.configs import configs_with_other_settings
+from bitbench.analysis.configs import list_configs_with_other_settings
 from bitbench.analysis.divergence import (
     Divergence,
     Floats,
     Integers,
     Scores,
-    bound_divergence,
+    compute_window_means,
     divergence,
-    divergence_interval,
-    lacks_mass,
-    quality_scores,
-    window_means,
+    estimate_divergence,
+    estimate_divergence_bounds,
+    has_too_little_mass,
+    make_scores,
 )
-from bitbench.analysis.intervals import mean_t_interval
+from bitbench.analysis.intervals import estimate_t_mean
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import (
     ConfigQuality,
@@ -35,8 +35,8 @@ from bitbench.analysis.results.summary import (
     PositionDivergence,
     QualityState,
 )
-from bitbench.analysis.sequential import baseline_of as study_baseline
-from bitbench.analysis.tasks import adjust_task_p_values, compare_tasks, needles_of
+from bitbench.analysis.sequential import find_baseline as study_baseline
+from bitbench.analysis.tasks import adjust_task_p_values, compare_tasks, iter_needles
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Answer, Condition, QualityRecord
 from bitbench.records.trial import Outcome
@@ -64,7 +64,7 @@ KEYS = (PERPLEXITY, RISE, KL, KL_MASS, KL_MEDIAN, KL_TAIL, PROBABILITY_CHANGE, T
 DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in KEYS}
 
 
-def quality_estimates(
+def estimate_quality(
     scores: Scores, baseline: Scores | None, confidence: float
 ) -> dict[str, Estimate]:
     """Return the metrics of DEFINITIONS that can be estimated. Without a baseline, only perplexity.
@@ -73,16 +73,18 @@ def quality_estimates(
     """
 
     def over_windows(values: Floats, scale: Callable[[float], float] = float) -> Estimate:
-        return mean_t_interval(window_means(scores.window, values).tolist(), confidence, scale)
+        return estimate_t_mean(
+            compute_window_means(scores.window, values).tolist(), confidence, scale
+        )
 
     estimates = {PERPLEXITY: over_windows(-scores.logprob, exp)}
     if baseline is None:
         return estimates
-    bounds = bound_divergence(baseline, scores)
+    bounds = estimate_divergence_bounds(baseline, scores)
     agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
     squares = (np.exp(scores.logprob) - np.exp(baseline.logprob)) ** 2
     estimates[RISE] = over_windows(baseline.logprob - scores.logprob, expm1)
-    estimates[KL] = _mean_divergence(scores.window, bounds, confidence)
+    estimates[KL] = _estimate_mean_divergence(scores.window, bounds, confidence)
     estimates[KL_MASS] = Estimate(value=float(bounds.mass.mean()))
     estimates[KL_MEDIAN] = Estimate(value=float(np.median(bounds.lower)))
     estimates[KL_TAIL] = Estimate(value=float(np.quantile(bounds.lower, 0.999)))
@@ -91,16 +93,16 @@ def quality_estimates(
     return estimates
 
 
-def _mean_divergence(window: Integers, bounds: Divergence, confidence: float) -> Estimate:
-    lower = window_means(window, bounds.lower)
-    upper = window_means(window, bounds.upper)
-    return divergence_interval(lower, upper, confidence)
+def _estimate_mean_divergence(window: Integers, bounds: Divergence, confidence: float) -> Estimate:
+    lower = compute_window_means(window, bounds.lower)
+    upper = compute_window_means(window, bounds.upper)
+    return estimate_divergence(lower, upper, confidence)
 
 
-def short_quality_scores(records: StudyRecords, record: QualityRecord) -> Scores:
+def read_short_scores(records: StudyRecords, record: QualityRecord) -> Scores:
     """Return the scores of the windows of `window_tokens`, which come first in the file."""
-    scores = quality_scores(records.scores_of(record))
-    return scores.among(np.arange(record.corpus.windows)) if record.corpus else scores
+    scores = make_scores(records.scores_of(record))
+    return scores.select_windows(np.arange(record.corpus.windows)) if record.corpus else scores
 
 
 def _judge_quality_loss(
@@ -111,7 +113,7 @@ def _judge_quality_loss(
     The second item is the reason, empty if the loss is within the limits.
     """
     limits = (
-        (KL, quality.max_divergence, _nats),
+        (KL, quality.max_divergence, _format_nats),
         (RISE, quality.max_perplexity_rise, show_percent),
     )
     undecided = ""
@@ -124,23 +126,27 @@ def _judge_quality_loss(
             reason = f"{metric} is at least {low}, beyond the limit of {show(limit)}"
             return QualityState.BEYOND, reason
         if verdict is Verdict.INCONCLUSIVE and not undecided:
-            lack = "probability mass" if name == KL and lacks_mass(estimate, limit) else "text"
-            interval = f"{metric} {_range(estimate, show)} (limit {show(limit)})"
+            lack = (
+                "probability mass"
+                if name == KL and has_too_little_mass(estimate, limit)
+                else "text"
+            )
+            interval = f"{metric} {_describe_range(estimate, show)} (limit {show(limit)})"
             undecided = f"not enough {lack} to tell: {interval}"
     return (QualityState.UNDECIDED, undecided) if undecided else (QualityState.WITHIN, "")
 
 
-def _range(estimate: Estimate, show: Callable[[float], str]) -> str:
+def _describe_range(estimate: Estimate, show: Callable[[float], str]) -> str:
     if estimate.interval is None:
         return f"is {show(estimate.value)}, of one window"
     return f"may be from {show(estimate.interval.low)} to {show(estimate.interval.high)}"
 
 
-def _nats(value: float) -> str:
+def _format_nats(value: float) -> str:
     return f"{value:.3g} nats"
 
 
-def quality_baseline(config: Config, plan: Plan) -> Config | None:
+def find_quality_baseline(config: Config, plan: Plan) -> Config | None:
     """Return the config that `config` is compared with for quality, or None.
 
     1. The study's baseline, if the study compares engine settings and both have the same weights.
@@ -155,12 +161,12 @@ def quality_baseline(config: Config, plan: Plan) -> Config | None:
         baseline = None
     if (
         baseline is not None
-        and baseline in configs_with_other_settings(plan)
-        and _alike(config, baseline, plan)
+        and baseline in list_configs_with_other_settings(plan)
+        and _is_same_except_settings(config, baseline, plan)
     ):
         return baseline
     model = plan.variant(config.variant).model
-    setups = _with_whole_cache(config, plan)
+    setups = _list_comparable_setups(config, plan)
     unquantized = []
     for other in plan.quality:
         variant = plan.variant(other.variant)
@@ -175,7 +181,7 @@ def quality_baseline(config: Config, plan: Plan) -> Config | None:
     return baseline if is_comparable else None
 
 
-def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
+def _list_comparable_setups(config: Config, plan: Plan) -> set[str]:
     """Return the names of the setups that a config may be compared on.
 
     For a quantized KV cache, these are the setups of the same engine and arguments without one, if
@@ -183,12 +189,12 @@ def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
     """
     if not has_quantized_cache(config, plan.study):
         return {config.engine}
-    setup = _but_cache(plan.study.engine(config.engine))
+    setup = _ignore_cache_setting(plan.study.engine(config.engine))
     whole = set()
     for other in plan.quality:
         if plan.variant(other.variant).is_dense:
             candidate = plan.study.engine(other.engine)
-            if not candidate.has_quantized_cache and _but_cache(candidate) == setup:
+            if not candidate.has_quantized_cache and _ignore_cache_setting(candidate) == setup:
                 whole.add(candidate.name)
     return whole or {config.engine}
 
@@ -198,31 +204,31 @@ def has_quantized_cache(config: Config, study: Study) -> bool:
     return any(setup.name == config.engine and setup.has_quantized_cache for setup in study.engines)
 
 
-def loses_quality_by_cache(config: Config, baseline: Config | None, study: Study) -> bool:
+def is_changed_by_cache_only(config: Config, baseline: Config | None, study: Study) -> bool:
     """Return True if a config differs from its baseline's weights only by a quantized KV cache."""
     if baseline is None or baseline == config or baseline.variant != config.variant:
         return False
     return has_quantized_cache(config, study)
 
 
-def _but_cache(setup: EngineSetup) -> EngineSetup:
+def _ignore_cache_setting(setup: EngineSetup) -> EngineSetup:
     return setup.model_copy(update={"name": "", "kv_cache": None})
 
 
-def _alike(config: Config, other: Config, plan: Plan) -> bool:
+def _is_same_except_settings(config: Config, other: Config, plan: Plan) -> bool:
     """Return True if both configs run the same variant on the same engine."""
     engine = plan.study.engine(config.engine).engine
     return config.variant == other.variant and engine == plan.study.engine(other.engine).engine
 
 
-def divergence_by_position(
+def estimate_divergence_by_position(
     scores: Scores, baseline: Scores, confidence: float
 ) -> tuple[PositionDivergence, ...]:
     """Return the divergence in stretches that double, to the end of the longest window.
 
     Stretches begin at 1, 64, 128 … A stretch that few windows reach has a wide interval.
     """
-    tokens = bound_divergence(baseline, scores)
+    tokens = estimate_divergence_bounds(baseline, scores)
     _, counts = np.unique(scores.window, return_counts=True)
     position = np.concatenate([np.arange(1, count + 1) for count in counts])
     end = int(counts.max()) + 1
@@ -232,23 +238,23 @@ def divergence_by_position(
     stretches = []
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
-        mean = _mean_divergence(scores.window[inside], tokens.part(inside), confidence)
+        mean = _estimate_mean_divergence(scores.window[inside], tokens.part(inside), confidence)
         stretches.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
     return tuple(stretches)
 
 
 def summarize_quality(records: StudyRecords) -> tuple[ConfigQuality, ...]:
     """Return each config whose quality was measured or tried, in the order of the plan."""
-    last = last_quality_by_config(records)
+    last = collect_last_quality(records)
     by_config = {config: last[config] for config in records.plan.quality if config in last}
     # A baseline's scores are needed for many configs.
-    read = cache(lambda config: quality_scores(records.scores_of(last[config])))
+    read = cache(lambda config: make_scores(records.scores_of(last[config])))
     return adjust_task_p_values(
-        [_summarize(config, by_config, records.plan, read) for config in by_config]
+        [_summarize_config_quality(config, by_config, records.plan, read) for config in by_config]
     )
 
 
-def last_quality_by_config(records: StudyRecords) -> dict[Config, QualityRecord]:
+def collect_last_quality(records: StudyRecords) -> dict[Config, QualityRecord]:
     """Return the last measurement of each config, without measurements of a noise floor."""
     return {
         record.config: record for record in records.quality if record.condition is Condition.ALONE
@@ -268,31 +274,31 @@ class Losses:
     by_window: Floats  # nats per token
 
 
-def losses_of(config: Config, records: StudyRecords) -> Losses | None:
+def find_losses(config: Config, records: StudyRecords) -> Losses | None:
     """Return what a config loses to its baseline.
 
     Return None if it has no baseline but itself, or if one of the two has no finite scores.
     """
-    last = last_quality_by_config(records)
-    baseline = quality_baseline(config, records.plan)
+    last = collect_last_quality(records)
+    baseline = find_quality_baseline(config, records.plan)
     record = last.get(config)
     other = last.get(baseline) if baseline else None
-    if record is None or other is None or record is other or not same_text(record, other):
+    if record is None or other is None or record is other or not has_same_text(record, other):
         return None
     if record.outcome is not Outcome.OK or other.outcome is not Outcome.OK:
         return None
-    scores = short_quality_scores(records, record)
-    other_scores = short_quality_scores(records, other)
+    scores = read_short_scores(records, record)
+    other_scores = read_short_scores(records, other)
     if not (scores.is_finite and other_scores.is_finite):
         return None
-    if loses_quality_by_cache(record.config, other.config, records.study):
+    if is_changed_by_cache_only(record.config, other.config, records.study):
         lost = divergence(other_scores, scores)
     else:
         lost = other_scores.logprob - scores.logprob
-    return Losses(record, other, window_means(scores.window, lost))
+    return Losses(record, other, compute_window_means(scores.window, lost))
 
 
-def _summarize(
+def _summarize_config_quality(
     config: Config,
     records: Mapping[Config, QualityRecord],
     plan: Plan,
@@ -301,9 +307,9 @@ def _summarize(
     quality = plan.study.quality or Quality()
     confidence = plan.study.measure.confidence
     record = records[config]
-    baseline = quality_baseline(config, plan)
+    baseline = find_quality_baseline(config, plan)
     other = records.get(baseline) if baseline else None
-    if other is not None and (other.outcome is not Outcome.OK or not same_text(record, other)):
+    if other is not None and (other.outcome is not Outcome.OK or not has_same_text(record, other)):
         other = None
     if other is None or other is record:
         tasks = compare_tasks(record.tasks, (), record.task_answers, (), confidence)
@@ -327,7 +333,7 @@ def _summarize(
         equal_answers=count_equal_answers(record.answers, other_answers),
         looping_answers=sum(is_repetitive_answer(answer.tokens) for answer in record.answers),
         tasks=tasks,
-        needles=tuple(needles_of(record.task_answers)),
+        needles=tuple(iter_needles(record.task_answers)),
         task_failures=record.task_failures,
     )
     if record.outcome is not Outcome.OK:
@@ -340,21 +346,23 @@ def _summarize(
     short = np.arange(windows)
     other_scores = read(other.config) if other else None
     if other_scores is None or not other_scores.is_finite:
-        estimates = quality_estimates(scores.among(short), None, confidence)
+        estimates = estimate_quality(scores.select_windows(short), None, confidence)
         return summary.model_copy(update={"estimates": estimates})
-    estimates = quality_estimates(scores.among(short), other_scores.among(short), confidence)
+    estimates = estimate_quality(
+        scores.select_windows(short), other_scores.select_windows(short), confidence
+    )
     state, reason = _judge_quality_loss(estimates, quality)
     update: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
     if other is not record and (is_setting or quality.lengths):
-        stretches = divergence_by_position(scores, other_scores, confidence)
-        position = first_divergent_position(stretches, quality.max_divergence)
+        stretches = estimate_divergence_by_position(scores, other_scores, confidence)
+        position = find_first_divergent_position(stretches, quality.max_divergence)
         update["by_position"] = stretches
-        state, reason = _with_place(state, reason, position, quality)
+        state, reason = _add_position(state, reason, position, quality)
     return summary.model_copy(update={**update, "state": state, "reason": reason or None})
 
 
-def _with_place(
+def _add_position(
     state: QualityState, reason: str, position: int | None, quality: Quality
 ) -> tuple[QualityState, str]:
     """Return the state and reason with the position of a text after which the config loses.
@@ -365,13 +373,15 @@ def _with_place(
     if position is None or (is_beyond and position == 1):
         return state, reason
     loss = (
-        f"its mean KL divergence exceeds {_nats(quality.max_divergence)} "
+        f"its mean KL divergence exceeds {_format_nats(quality.max_divergence)} "
         f"from token {position:,} of a text on"
     )
     return QualityState.BEYOND, f"{reason}; {loss}" if is_beyond else loss
 
 
-def first_divergent_position(stretches: Sequence[PositionDivergence], limit: float) -> int | None:
+def find_first_divergent_position(
+    stretches: Sequence[PositionDivergence], limit: float
+) -> int | None:
     """Return the first position after which every stretch certainly exceeds the limit.
 
     Return None if the last stretch does not exceed it.
@@ -384,7 +394,7 @@ def first_divergent_position(stretches: Sequence[PositionDivergence], limit: flo
     return first
 
 
-def same_text(record: QualityRecord, other: QualityRecord) -> bool:
+def has_same_text(record: QualityRecord, other: QualityRecord) -> bool:
     """Return True if both measurements scored the same windows of text."""
     if not record.corpus or not other.corpus:
         return False

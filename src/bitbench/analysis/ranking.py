@@ -6,7 +6,7 @@ finding.
 A config's rank is a range. It begins at one more than the number of configs that are significantly
 better. It ends at the number of all configs less those that are significantly worse. A config with
 a single start has no rank: the next start may differ as much as two configs do. Claims come from
-differences within blocks (`sequential_standing`).
+differences within blocks (`make_sequential_analysis`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
-    baseline_of,
-    primary_metric_of,
-    sequential_standing,
+    find_baseline,
+    get_primary_metric,
+    make_sequential_analysis,
 )
-from bitbench.analysis.unpaired import unpaired_ratio
+from bitbench.analysis.unpaired import estimate_unpaired_ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.plan import Config, Plan
@@ -47,32 +47,32 @@ class ModelGroup:
         self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
     ) -> SequentialAnalysis:
         """Return the analysis of this model from all records of the study, which share its time."""
-        return sequential_standing(
-            self.plan, trials, others, primary_metric_of(self.plan), self.baseline
+        return make_sequential_analysis(
+            self.plan, trials, others, get_primary_metric(self.plan), self.baseline
         )
 
 
-def ranking_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
+def list_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
     """Return the models of a study in its order."""
-    chosen = baseline_of(plan)
+    chosen = find_baseline(plan)
     groups = []
     for model in plan.models:
-        model_plan = plan.of_model(model)
-        baseline = _baseline(plan, model_plan, chosen) if chosen else None
+        model_plan = plan.select_model(model)
+        baseline = _choose_baseline(plan, model_plan, chosen) if chosen else None
         groups.append(ModelGroup(model, model_plan, baseline))
     return tuple(groups)
 
 
-def baselines_of(plan: Plan) -> dict[Config, Config]:
+def collect_baselines(plan: Plan) -> dict[Config, Config]:
     """Return the baseline of each config, which is the baseline of its model."""
     baselines: dict[Config, Config] = {}
-    for group in ranking_model_groups(plan):
+    for group in list_model_groups(plan):
         if group.baseline:
             baselines |= dict.fromkeys(group.configs, group.baseline)
     return baselines
 
 
-def model_group_speeds(analyses: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
+def collect_group_speeds(analyses: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
     """Return the speeds of every workload of every model."""
     by_name = {}
     for group, analysis in analyses.items():
@@ -81,12 +81,12 @@ def model_group_speeds(analyses: Mapping[ModelGroup, SequentialAnalysis]) -> dic
     return by_name
 
 
-def ranking_model_group(plan: Plan, config: Config) -> ModelGroup:
+def get_model_group(plan: Plan, config: Config) -> ModelGroup:
     """Return the model group of a config."""
-    return next(group for group in ranking_model_groups(plan) if config in group.configs)
+    return next(group for group in list_model_groups(plan) if config in group.configs)
 
 
-def _baseline(plan: Plan, model_plan: Plan, chosen: Config) -> Config | None:
+def _choose_baseline(plan: Plan, model_plan: Plan, chosen: Config) -> Config | None:
     """Return the baseline of a model: the study's, or the config that is most like it.
 
     For another model, this is the same recipe on the same engine, else the first config on that
@@ -124,14 +124,14 @@ def rank_configs(
         ratio = None
         if reference is not None and config != reference:
             ratio = analysis.ratio(workload, config, reference, confidence)
-            ratio = ratio or unpaired_ratio(sample, samples[reference], confidence)
+            ratio = ratio or estimate_unpaired_ratio(sample, samples[reference], confidence)
         ratios[config] = ratio
         figures[config] = sample.mean
         if ratio is not None and reference is not None:
             figures[config] = ratio.value * samples[reference].mean
     by_figure = sorted(samples, key=figures.__getitem__, reverse=higher_is_better)
     apart = claims.ordered if claims else frozenset()
-    order = _in_claimed_order(by_figure, apart)
+    order = _sort_by_claims(by_figure, apart)
     ranked = [config for config in order if samples[config].n_instances > 1]
     starts_needed = None
     if len(ranked) < 2 and len(order) > 1:
@@ -142,9 +142,9 @@ def rank_configs(
         entries.append(
             RankingEntry(
                 config=config,
-                **_ranks(config, ranked, apart),
+                **_compute_ranks(config, ranked, apart),
                 ratio_to_baseline=ratios[config],
-                against_baseline=_against(config, claims, reference),
+                against_baseline=_find_baseline_claim(config, claims, reference),
             )
         )
     possible_bests = claims.possible_bests if claims else frozenset()
@@ -158,7 +158,7 @@ def rank_configs(
     )
 
 
-def _in_claimed_order(by_figure: Sequence[Config], apart: frozenset[Ordered]) -> list[Config]:
+def _sort_by_claims(by_figure: Sequence[Config], apart: frozenset[Ordered]) -> list[Config]:
     """Return the best first, but no config before one that is claimed to be better.
 
     The two may have run in different blocks.
@@ -176,7 +176,9 @@ def _is_beaten(config: Config, others: Sequence[Config], apart: frozenset[Ordere
     return any((other, config) in apart for other in others)
 
 
-def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) -> dict[str, Any]:
+def _compute_ranks(
+    config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]
+) -> dict[str, Any]:
     """Return the fields of a RankingEntry that depend on the claims."""
     if config not in ranked:
         return {"rank_low": None, "rank_high": None, "undecided_with": ()}
@@ -190,7 +192,7 @@ def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) 
     }
 
 
-def _against(
+def _find_baseline_claim(
     config: Config, claims: Claims | None, baseline: Config | None
 ) -> AgainstBaseline | None:
     """Return the claim about a config and the baseline. None for the baseline or without one."""

@@ -33,13 +33,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.intervals import normal_below
-from bitbench.analysis.objectives import objectives_hold
+from bitbench.analysis.intervals import compute_normal_share_below
+from bitbench.analysis.objectives import check_objectives
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.records.trial import TrialRecord
 from bitbench.study.objective import RateTrialKind, SearchLimits
 from bitbench.study.study import Study
-from bitbench.study.workload import mean_arrival_rate
+from bitbench.study.workload import find_mean_rate
 
 Floats = npt.NDArray[np.float64]
 
@@ -79,25 +79,25 @@ class RateInterval(NamedTuple):
     high: float
 
 
-def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
+def list_rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
     """Return the trials of a search that say whether the server met its objectives."""
     counted = []
     for trial in trials:
-        holds = objectives_hold(trial, study.objectives)
+        holds = check_objectives(trial, study.objectives)
         if holds is None:
             continue
-        rate = mean_arrival_rate(study.workload(trial.point.workload).arrival)
+        rate = find_mean_rate(study.workload(trial.point.workload).arrival)
         assert rate is not None, "a search is about rates"
         is_verifying = trial.point.workload.startswith(RateTrialKind.VERIFYING)
         counted.append(RateTrial(rate, holds, trial.requests, is_verifying))
     return counted
 
 
-def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | None:
+def find_next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | None:
     """Return the next trial, or None if the search is finished."""
-    searched = _searched(trials)
+    searched = _list_searching_trials(trials)
     if _find_stop(searched, limits) is None:
-        return _next_to_search(searched, limits)
+        return _choose_next_rate(searched, limits)
     low = _find_low(searched, limits)
     refuted = [trial for trial in searched if trial.is_verifying]
     if low is None or len(refuted) >= VERIFICATIONS or _find_verifying(trials, low) is not None:
@@ -105,10 +105,10 @@ def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | N
     return NextRate(low, RateTrialKind.VERIFYING)
 
 
-def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
+def summarize_rate_search(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
     """Return the current answer, whether the search is finished or not."""
-    searched = _searched(trials)
-    held, failed = _split(searched)
+    searched = _list_searching_trials(trials)
+    held, failed = _split_rates(searched)
     low = max(held, default=None)
     median = low
     high = min(failed, default=None)
@@ -116,7 +116,7 @@ def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> Rat
         low, median, high = _estimate_edge(tuple(searched), limits.needed, limits.confidence)
     stop = None
     verified = None
-    if next_rate(trials, limits) is None:
+    if find_next_rate(trials, limits) is None:
         stop = _find_stop(searched, limits)
         verified = _find_verifying(trials, _find_low(searched, limits)) if stop else None
     verified_rate = verified.rate if verified else None
@@ -134,12 +134,12 @@ def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> Rat
     )
 
 
-def _searched(trials: Sequence[RateTrial]) -> list[RateTrial]:
+def _list_searching_trials(trials: Sequence[RateTrial]) -> list[RateTrial]:
     """Return the trials for the interval: without those that verified its lower end."""
     return [trial for trial in trials if not (trial.is_verifying and trial.holds)]
 
 
-def _split(trials: Sequence[RateTrial]) -> tuple[list[float], list[float]]:
+def _split_rates(trials: Sequence[RateTrial]) -> tuple[list[float], list[float]]:
     """Return the rates that held and those that failed."""
     held = [trial.rate for trial in trials if trial.holds]
     failed = [trial.rate for trial in trials if not trial.holds]
@@ -147,7 +147,7 @@ def _split(trials: Sequence[RateTrial]) -> tuple[list[float], list[float]]:
 
 
 def _find_stop(trials: Sequence[RateTrial], limits: SearchLimits) -> SearchStop | None:
-    held, failed = _split(trials)
+    held, failed = _split_rates(trials)
     if held and not failed and max(held) >= limits.highest:
         return SearchStop.HIGHEST
     if failed.count(limits.lowest) > 1 and not held:  # twice: one may be a lapse
@@ -160,8 +160,8 @@ def _find_stop(trials: Sequence[RateTrial], limits: SearchLimits) -> SearchStop 
     return SearchStop.TRIALS if len(searching) >= limits.trials else None
 
 
-def _next_to_search(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate:
-    held, failed = _split(trials)
+def _choose_next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate:
+    held, failed = _split_rates(trials)
     kind = RateTrialKind.SHORT
     if not trials:
         target = limits.start
@@ -187,7 +187,7 @@ def _find_verifying(trials: Sequence[RateTrial], low: float | None) -> RateTrial
 
 def _find_low(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:
     """Return the rate to verify, which is the lower end of the answer. None if no trial held."""
-    held, failed = _split(trials)
+    held, failed = _split_rates(trials)
     if not held:
         return None
     if not failed:
@@ -202,13 +202,13 @@ def _estimate_edge(trials: tuple[RateTrial, ...], needed: int, confidence: float
     rates = np.array([trial.rate for trial in trials])
     # A step of growth on each side: a lapse at the end of the bracket stays possible.
     grid = np.arange(log(rates.min() / GROWTH), log(rates.max() * GROWTH), STEP)
-    cumulative = np.cumsum(_posterior_density(trials, needed, grid))
+    cumulative = np.cumsum(_compute_posterior_density(trials, needed, grid))
     tail = (1 - confidence) / 2
     quantiles = np.interp([tail, 0.5, 1 - tail], cumulative / cumulative[-1], grid)
     return RateInterval(*np.exp(quantiles).tolist())
 
 
-def _posterior_density(trials: Sequence[RateTrial], needed: int, grid: Floats) -> Floats:
+def _compute_posterior_density(trials: Sequence[RateTrial], needed: int, grid: Floats) -> Floats:
     """Return the likelihood of each rate of the grid as the edge, averaged over the noises.
 
     Before the first trial, each logarithm of a rate is as likely as any other.
@@ -217,7 +217,7 @@ def _posterior_density(trials: Sequence[RateTrial], needed: int, grid: Floats) -
     likelihood = np.ones((len(NOISES), grid.size))
     for trial in trials:
         scale = sqrt(max(needed / (trial.requests or needed), 1.0))
-        below = normal_below((grid - log(trial.rate)) / (noises * scale) + EDGE_SHIFT)
+        below = compute_normal_share_below((grid - log(trial.rate)) / (noises * scale) + EDGE_SHIFT)
         holds = FALSE_HOLD + (1 - FALSE_HOLD - FALSE_FAILURE) * below
         likelihood *= holds if trial.holds else 1 - holds
     density: Floats = likelihood.sum(axis=0)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import expm1
 
 from bitbench.analysis.objectives import CONTAINS, judge_mean_objective, judge_objective
-from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_quality_by_cache
+from bitbench.analysis.quality import KL, RISE, has_quantized_cache, is_changed_by_cache_only
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
 from bitbench.analysis.results.recommendation import (
     MEMORY,
@@ -50,36 +50,36 @@ def recommend(
     `workloads` and `engines` select a part of the study, and all if empty. The baseline stays the
     baseline of the study, whatever its engine.
     """
-    setups = _wanted_setups(summary, engines)
-    memory = _memory_metric(summary)
+    setups = _select_setups(summary, engines)
+    memory = _choose_memory_metric(summary)
     choices = []
     for part in summary.by_model:
-        for ranking in _wanted(part, workloads):
+        for ranking in _select_rankings(part, workloads):
             judged = []
-            for point in _in_order(part, ranking):
+            for point in _sort_points(part, ranking):
                 if point.point.config.engine in setups:
-                    judged.append(_judge(part, point, ranking, limits, memory))
+                    judged.append(_judge_point(part, point, ranking, limits, memory))
             if not judged:
-                judged = _refused(part, ranking.workload, setups)
-            choices.append(_choose(part, ranking, judged, limits))
+                judged = _list_refused(part, ranking.workload, setups)
+            choices.append(_choose_config(part, ranking, judged, limits))
     return Recommendation(
         study=summary.study.name,
         limits=limits,
         primary_metric=summary.definitions[summary.primary_metric],
         memory_name=summary.definitions[memory].name,
         choices=tuple(choices),
-        notes=tuple(_notes(summary, limits)),
+        notes=tuple(_iter_notes(summary, limits)),
     )
 
 
-def _memory_metric(summary: StudySummary) -> str:
+def _choose_memory_metric(summary: StudySummary) -> str:
     for name in MEMORIES:
         if any(name in point.metrics for point in summary.points):
             return name
     return MEMORIES[-1]
 
 
-def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
+def _select_rankings(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     """Return the rankings of these workloads, or all. Raise UsageError for an unknown workload."""
     by_workload = {ranking.workload: ranking for ranking in summary.rankings}
     for name in workloads:
@@ -90,7 +90,7 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     return selected or list(by_workload.values())
 
 
-def _wanted_setups(summary: StudySummary, engines: Sequence[str]) -> set[str]:
+def _select_setups(summary: StudySummary, engines: Sequence[str]) -> set[str]:
     """Return the names of the setups of these engines, or all.
 
     Raise UsageError for an unknown engine.
@@ -106,11 +106,11 @@ def _wanted_setups(summary: StudySummary, engines: Sequence[str]) -> set[str]:
     return selected or {setup.name for setup in setups}
 
 
-def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
+def _sort_points(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     """Return the points of a workload in the order of its ranking, with unranked points last."""
     rank = {entry.config: number for number, entry in enumerate(ranking.entries)}
     return sorted(
-        summary.points_of(ranking.workload),
+        summary.list_points(ranking.workload),
         key=lambda point: rank.get(point.point.config, len(rank)),
     )
 
@@ -123,7 +123,7 @@ def _find_quality(summary: StudySummary, config: Config) -> ConfigQuality | None
     return next((quality for quality in summary.quality if quality.config == config), None)
 
 
-def _judge(
+def _judge_point(
     summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, memory: str
 ) -> Judged:
     config = point.point.config
@@ -147,15 +147,17 @@ def _judge(
         ratio_to_baseline=entry.ratio_to_baseline,
         same_engine=entry.same_engine,
         memory=point.metrics.get(memory),
-        findings=tuple(_findings(summary, point, limits, memory)),
+        findings=tuple(_iter_findings(summary, point, limits, memory)),
         trials=len(point.runs),
         failed_trials=len(failed),
-        quality_doubt=_quality_doubt(summary, config, quality),
+        quality_doubt=_describe_quality_doubt(summary, config, quality),
         is_flagged=quality is not None and quality.flagged,
     )
 
 
-def _quality_doubt(summary: StudySummary, config: Config, quality: ConfigQuality | None) -> str:
+def _describe_quality_doubt(
+    summary: StudySummary, config: Config, quality: ConfigQuality | None
+) -> str:
     """Return what a reader must know about a config's quality, even without a limit on it.
 
     The text is empty if there is no doubt.
@@ -176,7 +178,7 @@ def _quality_doubt(summary: StudySummary, config: Config, quality: ConfigQuality
     return "is unknown" if summary.quality or summary.imported_from else "was not measured"
 
 
-def _refused(summary: StudySummary, workload: str, setups: set[str]) -> list[Judged]:
+def _list_refused(summary: StudySummary, workload: str, setups: set[str]) -> list[Judged]:
     """Return the configs that were refused on a workload, with the reasons."""
     judged = []
     for refusal in summary.refusals:
@@ -187,7 +189,7 @@ def _refused(summary: StudySummary, workload: str, setups: set[str]) -> list[Jud
     return judged
 
 
-def _findings(
+def _iter_findings(
     summary: StudySummary, point: PointSummary, limits: Limits, memory: str
 ) -> Iterable[Finding]:
     for objective in limits.objectives:
@@ -200,10 +202,10 @@ def _findings(
             name=MEMORY, unit="bytes", limit=limit, estimate=peak, verdict=verdict, reason=reason
         )
     if limits.quality_loss is not None:
-        yield _quality(summary, point.point.config, limits.quality_loss)
+        yield _judge_quality(summary, point.point.config, limits.quality_loss)
 
 
-def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
+def _judge_quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     """Judge the rise of perplexity over the same unquantized model on the same engine.
 
     The study's baseline itself has lost nothing, unless it is quantized and measured against
@@ -211,7 +213,7 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     The same weights with a quantized KV cache are judged by their divergence: see `_loss`.
     """
     quality = _find_quality(summary, config)
-    loss = _loss(quality, summary.study) if quality else None
+    loss = _find_quality_loss(quality, summary.study) if quality else None
     is_whole = quality is None or (not quality.flagged and quality.baseline in (None, config))
     verdict = Verdict.INCONCLUSIVE
     reason = ""
@@ -235,14 +237,14 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     )
 
 
-def _loss(quality: ConfigQuality, study: Study) -> Estimate | None:
+def _find_quality_loss(quality: ConfigQuality, study: Study) -> Estimate | None:
     """Return the rise of perplexity, or None if it was not measured.
 
     For the same weights with a quantized KV cache, return e^KL - 1. This is the rise that their
     mean divergence means on text that the baseline itself would write. It is far less noisy than
     the rise on a text from elsewhere, which may become more likely by chance.
     """
-    if not loses_quality_by_cache(quality.config, quality.baseline, study):
+    if not is_changed_by_cache_only(quality.config, quality.baseline, study):
         return quality.estimates.get(RISE)
     divergence = quality.estimates.get(KL)
     if divergence is None:
@@ -254,7 +256,7 @@ def _loss(quality: ConfigQuality, study: Study) -> Estimate | None:
     )
 
 
-def _choose(
+def _choose_config(
     summary: StudySummary, ranking: Ranking, judged: Sequence[Judged], limits: Limits
 ) -> Choice:
     """Choose the fastest config that meets all limits.
@@ -289,7 +291,7 @@ def _choose(
     )
 
 
-def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:
+def _iter_notes(summary: StudySummary, limits: Limits) -> Iterable[str]:
     """Yield what a reader must know about the limits and the figures."""
     if any(objective.statistic != "mean" for objective in limits.objectives):
         yield (

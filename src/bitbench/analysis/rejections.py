@@ -10,7 +10,7 @@ from itertools import count
 from math import exp, log
 from statistics import fmean
 
-from bitbench.analysis.pairs import PairTable, TrialKey, log_speeds, paired_ratios
+from bitbench.analysis.pairs import PairTable, TrialKey, collect_pair_tables, make_log_speeds
 from bitbench.analysis.ranking import ModelGroup
 from bitbench.analysis.results.summary import RatioOfAttempts, Rejections
 from bitbench.analysis.sequential import Speeds
@@ -42,11 +42,11 @@ def summarize_rejections(
         baseline = group.baseline
         if baseline is None or many.isdisjoint(group.configs):
             continue
-        tables = _tables(attempts, speeds, baseline)
+        tables = _collect_attempt_tables(attempts, speeds, baseline)
         for config in group.configs:
             if config != baseline and not many.isdisjoint((config, baseline)):
                 affected = workloads[config] | workloads[baseline]
-                ratios[config] += _ratios(tables, affected, speeds, config, baseline)
+                ratios[config] += _iter_ratios(tables, affected, speeds, config, baseline)
     return tuple(
         Rejections(
             config=config,
@@ -64,7 +64,7 @@ def _is_attempt(trial: TrialRecord) -> bool:
     return trial.kind == "measured" and trial.turn == 0 and trial.outcome is not Outcome.LOST
 
 
-def _tables(
+def _collect_attempt_tables(
     attempts: Sequence[TrialRecord], speeds: Speeds, baseline: Config
 ) -> dict[str, PairTable]:
     """Return the ratios of all attempts by workload. Attempts of one round are averaged."""
@@ -84,11 +84,11 @@ def _tables(
     by_workload = {}
     for workload, by_turn in logs.items():
         figures = {turn: exp(fmean(values)) for turn, values in by_turn.items()}
-        by_workload[workload] = log_speeds(figures, higher_is_better=higher_is_better)
-    return paired_ratios(by_workload, baseline)
+        by_workload[workload] = make_log_speeds(figures, higher_is_better=higher_is_better)
+    return collect_pair_tables(by_workload, baseline)
 
 
-def _ratios(
+def _iter_ratios(
     tables: Mapping[str, PairTable],
     workloads: set[str],
     speeds: Speeds,

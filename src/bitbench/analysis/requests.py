@@ -23,7 +23,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 import pyarrow.compute as pc
 
-from bitbench.analysis.intervals import t_reach
+from bitbench.analysis.intervals import compute_t_reach
 from bitbench.analysis.results.estimate import (
     MEDIAN,
     CountedEvent,
@@ -41,7 +41,7 @@ from bitbench.util.errors import RowsNotKeptError
 Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its trials
 
 
-def percentile(
+def estimate_percentile(
     starts: Starts,
     percent: float,
     confidence: float,
@@ -70,7 +70,7 @@ def percentile(
     times = np.concatenate(of_starts)
     share = percent / 100
     value = float(np.quantile(times, share))
-    reach = _reach(of_starts, value, share, events, confidence)
+    reach = _compute_reach(of_starts, value, share, events, confidence)
     low = 0.0
     if share - reach >= 1 / (2 * events):
         low = float(np.quantile(times, share - reach, method="lower"))
@@ -81,7 +81,7 @@ def percentile(
     is_slowest = high is None and percent > MEDIAN and not is_carried
     if is_slowest:
         value = float(times.max())
-    note = "" if is_carried else _note(event, events, is_slowest=is_slowest)
+    note = "" if is_carried else _describe_extreme(event, events, is_slowest=is_slowest)
     lower_end = low if high is not None or low > 0 else None
     return PercentileEstimate(
         value=value,
@@ -96,25 +96,25 @@ def percentile(
     )
 
 
-def _note(event: CountedEvent, events: int, *, is_slowest: bool) -> str:
+def _describe_extreme(event: CountedEvent, events: int, *, is_slowest: bool) -> str:
     """Return what a value is that has too few events to be a percentile: `slowest of 24`."""
     unit = "" if event is CountedEvent.REQUEST else f" {event.value}"
     counted = f"of {events:,}{unit}"
     return f"slowest {counted}" if is_slowest else counted
 
 
-def events_needed_for_percentile(percent: float, clusters: int, confidence: float) -> int:
+def compute_events_needed(percent: float, clusters: int, confidence: float) -> int:
     """Return the fewest events with which chance alone leaves an upper end.
 
     They satisfy t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). There must be two clusters or more.
     """
     share = percent / 100
-    spread = t_reach(clusters - 1, confidence) * sqrt(share * (1 - share))
+    spread = compute_t_reach(clusters - 1, confidence) * sqrt(share * (1 - share))
     root = sqrt(spread**2 + 2 * (1 - share)) - spread  # of 1/N, at which both sides are equal
     return ceil(1 / root**2)
 
 
-def _reach(
+def _compute_reach(
     of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float
 ) -> float:
     """Return how far the interval extends to each side, as a share. Infinite for one start."""
@@ -123,7 +123,7 @@ def _reach(
     shares = [float((times <= value).mean()) for times in of_starts]
     by_start = float(np.std(shares, ddof=1)) / sqrt(len(shares))
     by_chance = sqrt(share * (1 - share) / events)
-    return t_reach(len(shares) - 1, confidence) * max(by_start, by_chance)
+    return compute_t_reach(len(shares) - 1, confidence) * max(by_start, by_chance)
 
 
 COLUMNS = (  # all that is read of a row
@@ -152,7 +152,7 @@ class PointRequests:
     times: dict[str, list[Floats]] = field(default_factory=lambda: {time: [] for time in _TIMES})
 
 
-def pooled_requests(records: StudyRecords, trials: Sequence[TrialRecord]) -> PointRequests:
+def pool_requests(records: StudyRecords, trials: Sequence[TrialRecord]) -> PointRequests:
     """Return the complete requests of these trials. Empty if the study was kept without rows."""
     requests = PointRequests()
     for trial in trials:
@@ -175,7 +175,7 @@ def pooled_requests(records: StudyRecords, trials: Sequence[TrialRecord]) -> Poi
     return requests
 
 
-def request_tails(
+def estimate_tails(
     requests: PointRequests, workload: Workload, confidence: float, *, was_running: bool
 ) -> dict[str, PercentileEstimate]:
     """Return the percentiles over all requests, by the column of the metric.
@@ -186,15 +186,17 @@ def request_tails(
     for metric in POOLED:
         assert metric.time is not None
         assert metric.percent is not None
-        clusters = _clusters(requests, metric.time, by_trial=was_running)
-        event, shared_by = _event(metric.time, workload)
-        tail = percentile(clusters, metric.percent, confidence, event=event, shared_by=shared_by)
+        clusters = _list_clusters(requests, metric.time, by_trial=was_running)
+        event, shared_by = _choose_event(metric.time, workload)
+        tail = estimate_percentile(
+            clusters, metric.percent, confidence, event=event, shared_by=shared_by
+        )
         if tail is not None:
             tails[metric.column] = tail
     return tails
 
 
-def _clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Starts:
+def _list_clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Starts:
     clusters: dict[str, list[Floats]] = {}
     for trial, times in zip(requests.trials, requests.times[time], strict=True):
         cluster = trial.id if by_trial else trial.instance_id
@@ -202,7 +204,7 @@ def _clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Starts:
     return list(clusters.values())
 
 
-def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
+def _choose_event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
     """Return the unit of events and its size. A batch is prefilled and decoded together."""
     size = workload.concurrency if workload.arrival.kind is Arrival.BATCH else 1
     if time == "itl":
@@ -211,7 +213,7 @@ def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
     return event, size
 
 
-def stream_summary(requests: PointRequests) -> StreamSummary | None:
+def summarize_stream(requests: PointRequests) -> StreamSummary | None:
     """Return how the answers were streamed, or None without an answer."""
     chunks = sum(requests.chunks)
     if not chunks:

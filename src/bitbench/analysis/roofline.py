@@ -10,22 +10,27 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bitbench.analysis.absolute import sample_of_trials
-from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
+from bitbench.analysis.absolute import summarize_trials
+from bitbench.analysis.configs import PhaseSide, Side, find_config_variant, summarize_config_side
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
-from bitbench.records.roof import MachineRoof, PointRoof, attainable_under_roof
+from bitbench.records.roof import MachineRoof, PointRoof, compute_attainable
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Spec
-from bitbench.study.model_cost import StepCost, decode_cost, prefill_cost, why_cost_unknown
+from bitbench.study.model_cost import (
+    StepCost,
+    compute_decode_cost,
+    compute_prefill_cost,
+    explain_unknown_cost,
+)
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Arrival, Workload, typical_length
+from bitbench.study.workload import Arrival, Workload, get_typical_length
 from bitbench.util import yaml_file
 
 
-def phase_step_sample(
+def find_phase_step_sample(
     phase: Phase, workload: Workload, trials: Sequence[TrialRecord]
 ) -> Sample | None:
     """Return the seconds per step, from trials of one point that count. None if unknown.
@@ -36,21 +41,23 @@ def phase_step_sample(
     """
     step_times = []
     for trial in trials:
-        seconds = trial.metrics.tpot_s if phase is Phase.DECODE else _prefill_s(workload, trial)
+        seconds = (
+            trial.metrics.tpot_s if phase is Phase.DECODE else _find_prefill_s(workload, trial)
+        )
         if seconds is not None:
             step_times.append((trial, seconds))
-    return sample_of_trials(step_times)
+    return summarize_trials(step_times)
 
 
-def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
+def _find_prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
     is_one_batch = workload.arrival.kind is Arrival.BATCH or workload.concurrency == 1
     throughput = trial.metrics.input_throughput
     if not is_one_batch or workload.open_loop or throughput is None or workload.turns > 1:
         return None
-    return workload.concurrency * typical_length(workload.input_tokens) / throughput
+    return workload.concurrency * get_typical_length(workload.input_tokens) / throughput
 
 
-def phase_side(
+def make_phase_side(
     phase: Phase,
     workload: Workload,
     variant: Variant,
@@ -61,40 +68,40 @@ def phase_side(
 ) -> PhaseSide:
     """Return a config's step in one phase, with its cost and the attainable time."""
     kv_token_bytes = side.kv_bytes_per_token
-    cost = _cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
+    cost = _find_step_cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
     loaded_cost = None
     if side.is_expanded:
-        loaded_cost = _cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes)
+        loaded_cost = _find_step_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes)
     attainable = None
     if cost and roof:
-        attainable = attainable_under_roof(cost, roof, in_int8=_promises_int8(variant))
+        attainable = compute_attainable(cost, roof, in_int8=_is_int8_form(variant))
     return PhaseSide(step=step, cost=cost, loaded_cost=loaded_cost, attainable=attainable)
 
 
-def _promises_int8(variant: Variant) -> bool:
+def _is_int8_form(variant: Variant) -> bool:
     """Return True if the form lets the layers multiply 8-bit integers with each other."""
     return any(mark in (variant.form or "") for mark in ("w8a8-int", "int8da-int8w"))
 
 
-def _cost(
+def _find_step_cost(
     phase: Phase,
     workload: Workload,
     variant: Variant,
     weight_bytes: int | None,
     kv_token_bytes: int | None,
 ) -> StepCost | None:
-    is_unknown = why_cost_unknown(variant.facts) or "input_tokens" in workload.unknown
+    is_unknown = explain_unknown_cost(variant.facts) or "input_tokens" in workload.unknown
     if weight_bytes is None or is_unknown:
         return None
     streams = workload.concurrency
-    prompt = typical_length(workload.input_tokens)
+    prompt = get_typical_length(workload.input_tokens)
     if phase is Phase.PREFILL:
-        return prefill_cost(variant.facts, weight_bytes, streams, prompt, kv_token_bytes)
-    context = prompt + typical_length(workload.output_tokens) / 2
-    return decode_cost(variant.facts, weight_bytes, streams, context, kv_token_bytes)
+        return compute_prefill_cost(variant.facts, weight_bytes, streams, prompt, kv_token_bytes)
+    context = prompt + get_typical_length(workload.output_tokens) / 2
+    return compute_decode_cost(variant.facts, weight_bytes, streams, context, kv_token_bytes)
 
 
-def roofline_points(records: StudyRecords) -> tuple[PointRoof, ...]:
+def list_roofline_points(records: StudyRecords) -> tuple[PointRoof, ...]:
     """Return the steps of each workload and phase with their attainable times.
 
     Points of unknown cost are left out. The result is empty if the roofline was not measured.
@@ -106,13 +113,15 @@ def roofline_points(records: StudyRecords) -> tuple[PointRoof, ...]:
         points = [point for point in records.plan.points if point.workload == workload.name]
         for phase in Phase:
             for point in points:
-                seconds = phase_step_sample(phase, workload, records.counted(point))
-                variant = config_variant(records.plan, point.config)
+                seconds = find_phase_step_sample(phase, workload, records.counted(point))
+                variant = find_config_variant(records.plan, point.config)
                 if seconds is None or variant is None:
                     continue
-                side = config_side(records, point.config, workload)
+                side = summarize_config_side(records, point.config, workload)
                 step = Estimate(value=seconds.mean)
-                result = phase_side(phase, workload, variant, side, step=step, roof=records.roof)
+                result = make_phase_side(
+                    phase, workload, variant, side, step=step, roof=records.roof
+                )
                 if result.cost is not None and result.attainable is not None:
                     roofs.append(
                         PointRoof(
@@ -147,11 +156,11 @@ class GroupTable(Spec):
 
     def group_of(self, name: str) -> tuple[ProfileGroup, bool]:
         """Return the group of an operator, and whether the operators that it calls belong to it."""
-        return _group_of(self, name)
+        return _find_group(self, name)
 
 
 @cache
-def _patterns(table: GroupTable) -> tuple[tuple[re.Pattern[str], Rule], ...]:
+def _compile_patterns(table: GroupTable) -> tuple[tuple[re.Pattern[str], Rule], ...]:
     patterns = []
     for rule in table.rules:
         alternatives = "|".join(f"(?:{name})" for name in rule.names)
@@ -160,15 +169,15 @@ def _patterns(table: GroupTable) -> tuple[tuple[re.Pattern[str], Rule], ...]:
 
 
 @cache
-def _group_of(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
-    for pattern, rule in _patterns(table):
+def _find_group(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
+    for pattern, rule in _compile_patterns(table):
         if pattern.fullmatch(name):
             return rule.group, rule.owns
     return ProfileGroup.OTHER, False
 
 
 @cache
-def operator_group_rules() -> GroupTable:
+def load_operator_groups() -> GroupTable:
     """Load the rules that come with bitbench."""
     text = _FILE.read_text(encoding="utf-8")
     return yaml_file.parse_yaml(

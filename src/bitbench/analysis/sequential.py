@@ -10,25 +10,25 @@ from bitbench.analysis.claims import (
     Claims,
     End,
     Look,
-    claim,
-    claim_looks,
-    configs_with_open_claims,
+    divide_error,
     end_by_claims,
-    nothing_claimed,
-    spend,
+    list_interim_analyses,
+    list_undecided_configs,
+    make_undecided_claims,
+    update_claims,
 )
-from bitbench.analysis.elapsed import block_ends
+from bitbench.analysis.elapsed import collect_block_ends
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import (
     LogSpeeds,
     PairTable,
     TrialKey,
-    log_speeds,
-    paired_ratios,
+    collect_pair_tables,
+    make_log_speeds,
 )
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.turns import settle_turns
-from bitbench.analysis.unpaired import unpaired_speed_ratio
+from bitbench.analysis.unpaired import estimate_unpaired_speed_ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.study.metrics import METRICS
@@ -43,13 +43,13 @@ class PrimaryMetric:
     higher_is_better: bool
 
 
-def primary_metric_of(plan: Plan) -> PrimaryMetric:
+def get_primary_metric(plan: Plan) -> PrimaryMetric:
     """Return the metric that a study compares its configs by."""
     metric = METRICS[plan.study.measure.metric]
     return PrimaryMetric(metric.column, metric.higher_is_better)
 
 
-def baseline_of(plan: Plan) -> Config | None:
+def find_baseline(plan: Plan) -> Config | None:
     """Return the config that the study names as its baseline, or the first on the engine it names.
 
     If the study names none, this is its first config. Return None if no config has the name.
@@ -109,7 +109,7 @@ class Speeds:
         if paired := self.standing.speed(workload, first, second, self.confidence):
             return paired
         higher_is_better = self.standing.primary_metric.higher_is_better
-        return unpaired_speed_ratio(
+        return estimate_unpaired_speed_ratio(
             self._sample(first, workload),
             self._sample(second, workload),
             self.confidence,
@@ -121,7 +121,7 @@ class Speeds:
         return self.samples.get(point, {}).get(self.metric)
 
 
-def sequential_standing(
+def make_sequential_analysis(
     plan: Plan,
     trials: Sequence[TrialRecord],
     others: Sequence[InstanceRecord | QualityRecord],
@@ -135,9 +135,9 @@ def sequential_standing(
     """
     claims: dict[str, Claims] = {}
     end: End | None = None
-    for look, seen in looks_taken(plan, trials, others):
-        for workload, table in pairs_by_workload(seen, primary_metric, baseline).items():
-            claims[workload] = claim(
+    for look, seen in list_looks_with_trials(plan, trials, others):
+        for workload, table in collect_pairs_by_workload(seen, primary_metric, baseline).items():
+            claims[workload] = update_claims(
                 table,
                 baseline,
                 look.alpha,
@@ -147,50 +147,52 @@ def sequential_standing(
         end = end_by_claims(claims, baseline, look)
         if end is not None:
             break
-    speeds = _speeds(_counted(plan, trials), primary_metric)
-    return SequentialAnalysis(primary_metric, speeds, paired_ratios(speeds, baseline), claims, end)
+    speeds = _collect_log_speeds(_list_counted(plan, trials), primary_metric)
+    return SequentialAnalysis(
+        primary_metric, speeds, collect_pair_tables(speeds, baseline), claims, end
+    )
 
 
-def looks_taken(
+def list_looks_with_trials(
     plan: Plan, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord]
 ) -> list[tuple[Look, list[TrialRecord]]]:
     """Return each interim analysis of a study with the trials that it includes."""
-    counted = _counted(plan, trials)
+    counted = _list_counted(plan, trials)
     blocks = sorted({trial.block for trial in counted})
     taken = []
-    for look in _looks(plan, blocks, block_ends(trials, others)):
+    for look in _list_looks(plan, blocks, collect_block_ends(trials, others)):
         complete = set(blocks[: look.blocks])
         taken.append((look, [trial for trial in counted if trial.block in complete]))
     return taken
 
 
-def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+def _list_counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     points = set(plan.points)
     return [trial for trial in settle_turns(plan, trials) if trial.counts and trial.point in points]
 
 
-def pairs_by_workload(
+def collect_pairs_by_workload(
     trials: Sequence[TrialRecord], primary_metric: PrimaryMetric, baseline: Config | None
 ) -> dict[str, PairTable]:
     """Return the pairs of each workload, from the trials that count."""
     counted = [trial for trial in trials if trial.counts]
-    return paired_ratios(_speeds(counted, primary_metric), baseline)
+    return collect_pair_tables(_collect_log_speeds(counted, primary_metric), baseline)
 
 
-def points_with_open_claims(analysis: SequentialAnalysis, baseline: Config | None) -> set[Point]:
+def list_undecided_points(analysis: SequentialAnalysis, baseline: Config | None) -> set[Point]:
     """Return the points whose comparison is undecided.
 
     Before the first interim analysis these are all points.
     """
     points: set[Point] = set()
     for workload, speeds in analysis.speeds.items():
-        claims = analysis.claims.get(workload) or nothing_claimed(speeds.configs, baseline)
-        for config in configs_with_open_claims(claims, baseline):
+        claims = analysis.claims.get(workload) or make_undecided_claims(speeds.configs, baseline)
+        for config in list_undecided_configs(claims, baseline):
             points.add(Point(config=config, workload=workload))
     return points
 
 
-def _looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list[Look]:
+def _list_looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list[Look]:
     """Return the interim analyses after these blocks. `ends` are their end times in seconds."""
     measure = plan.study.measure
     starts = measure.starts
@@ -202,14 +204,16 @@ def _looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list
         first = min(max(FIRST_LOOK, starts.min), max(starts.max, 2))
         for done in range(first, len(blocks) + 1):
             moments.append((done, done / starts.max, done >= starts.max))
-        return spend(alpha, moments)
+        return divide_error(alpha, moments)
     ends_s = [ends[block] for block in blocks if block in ends]
-    return claim_looks(
+    return list_interim_analyses(
         ends_s, measure.budget, alpha, fewest_blocks=starts.min, most_blocks=starts.max
     )
 
 
-def _speeds(trials: Sequence[TrialRecord], primary_metric: PrimaryMetric) -> dict[str, LogSpeeds]:
+def _collect_log_speeds(
+    trials: Sequence[TrialRecord], primary_metric: PrimaryMetric
+) -> dict[str, LogSpeeds]:
     """Return the speeds of each workload with two configs or more."""
     by_workload: dict[str, list[TrialRecord]] = {}
     for trial in trials:
@@ -217,21 +221,21 @@ def _speeds(trials: Sequence[TrialRecord], primary_metric: PrimaryMetric) -> dic
     speeds: dict[str, LogSpeeds] = {}
     for workload, own_trials in by_workload.items():
         figures = {}
-        for turn, trial in sequential_turns(own_trials).items():
-            figures[turn] = _primary_figure_of(trial, primary_metric)
-        of_workload = log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
+        for turn, trial in collect_trials_by_turn(own_trials).items():
+            figures[turn] = _get_primary_value(trial, primary_metric)
+        of_workload = make_log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
         if len(of_workload.configs) > 1:
             speeds[workload] = of_workload
     return speeds
 
 
-def _primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
+def _get_primary_value(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
     source = trial.memory if primary_metric.metric in Memory.model_fields else trial.metrics
     value: float | None = getattr(source, primary_metric.metric)
     return value
 
 
-def sequential_turns(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
+def collect_trials_by_turn(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
     """Return the trials of a workload by config, block and round.
 
     If trials did not alternate, a round is the trial's index among the trials of its block that

@@ -7,20 +7,20 @@ A comparison has ratios and verdicts, paired by point, and checks the requested 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from bitbench.analysis.absolute import metric_estimates
+from bitbench.analysis.absolute import estimate_metric
 from bitbench.analysis.changes import (
     Change,
     Changes,
     GateCondition,
     Pair,
     QualityChange,
-    changes_between,
-    changes_within,
+    collect_quality_changes,
     judge_gate,
-    quality_changes,
-    quality_pairs,
+    list_quality_pairs,
+    make_changes_between_studies,
+    make_changes_within_study,
 )
-from bitbench.analysis.claims import tested_at
+from bitbench.analysis.claims import compute_holm_levels
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.results.comparison import (
@@ -35,7 +35,7 @@ from bitbench.analysis.results.comparison import (
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.trial import DEFINITIONS, cached_prompts
+from bitbench.analysis.trial import DEFINITIONS, find_cached_prompts
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import TELLING_FACTS
 from bitbench.records.trial import InstanceRecord, Outcome
@@ -49,7 +49,7 @@ Shown = str | None  # None: unknown
 _DEFINITIONS = {**DEFINITIONS, PERPLEXITY: QUALITY_DEFINITIONS[PERPLEXITY]}
 
 
-def study_differences(
+def collect_study_differences(
     before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Config, Config]]
 ) -> tuple[list[Difference], list[Fact]]:
     """Return the facts that differ between the sides, and the facts that neither side records.
@@ -58,7 +58,7 @@ def study_differences(
     """
     differences: list[Difference] = []
     unknown: dict[Fact, bool] = {}
-    for fact, subject, first, second in _facts(before, after, list(pairs)):
+    for fact, subject, first, second in _iter_facts(before, after, list(pairs)):
         if first == second:
             unknown[fact] = unknown.get(fact, True) and first is None
             continue
@@ -71,11 +71,11 @@ def study_differences(
     return differences, [fact for fact, is_unknown in unknown.items() if is_unknown]
 
 
-def _facts(
+def _iter_facts(
     before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
     """Yield each fact with its subject and its text on both sides."""
-    yield Fact.TOOL, "", _compared_tool(before), _compared_tool(after)
+    yield Fact.TOOL, "", _describe_tool(before), _describe_tool(after)
     host = before.lock.host
     differing = host.differences(after.lock.host)
     for name in TELLING_FACTS:
@@ -89,19 +89,19 @@ def _facts(
             subject = f"{environment}: {package}"
             yield Fact.ENVIRONMENT, subject, packages.get(package), other_packages.get(package)
     for config, other in pairs:
-        kernels = _compared_kernels(before, config)
-        yield Fact.KERNEL, other.name, kernels, _compared_kernels(after, other)
+        kernels = _describe_kernels(before, config)
+        yield Fact.KERNEL, other.name, kernels, _describe_kernels(after, other)
         for fact, read in CONFIG_FACTS.items():
             yield fact, other.name, read(before, config), read(after, other)
 
 
-def _compared_tool(records: StudyRecords) -> str:
+def _describe_tool(records: StudyRecords) -> str:
     """Return the tool and its version. For bitbench, the client is part of the measurement."""
     origin = records.plan.imported_from
     return origin.tool if origin else f"bitbench {records.lock.bitbench or ''}".strip()
 
 
-def _of_instances(
+def _make_instance_reader(
     read: Callable[[InstanceRecord], Iterable[str]],
 ) -> Callable[[StudyRecords, Config], Shown]:
     """Return a function that lists the distinct texts `read` returns for a config's instances."""
@@ -116,16 +116,18 @@ def _of_instances(
     return describe
 
 
-def _compared_kernels(records: StudyRecords, config: Config) -> Shown:
+def _describe_kernels(records: StudyRecords, config: Config) -> Shown:
     """Return the kernel of each kind of layer, or the engine's own text if it lists none."""
     return _CHOICES(records, config) or _WORDS(records, config)
 
 
-_CHOICES = _of_instances(lambda record: (choice.shown for choice in record.facts.kernel_choices))
-_WORDS = _of_instances(lambda record: record.facts.kernels)
+_CHOICES = _make_instance_reader(
+    lambda record: (choice.shown for choice in record.facts.kernel_choices)
+)
+_WORDS = _make_instance_reader(lambda record: record.facts.kernels)
 
 
-def _arguments(records: StudyRecords, config: Config) -> Shown:
+def _describe_arguments(records: StudyRecords, config: Config) -> Shown:
     setup = records.plan.study.engine(config.engine)
     arguments: dict[str, object] = {}
     dtype = records.plan.chosen_dtypes.get(config)
@@ -143,21 +145,21 @@ def _arguments(records: StudyRecords, config: Config) -> Shown:
     return ", ".join(public) or "none"
 
 
-def _engine_version(record: InstanceRecord) -> list[str]:
+def _list_engine_version(record: InstanceRecord) -> list[str]:
     version = record.facts.engine_version
     return [] if version is None else [version]
 
 
-def _prefix_caching(record: InstanceRecord) -> list[str]:
+def _list_prefix_caching(record: InstanceRecord) -> list[str]:
     if record.facts.prefix_caching is None:
         return []
     return ["on" if record.facts.prefix_caching else "off"]
 
 
 CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
-    Fact.ENGINE_VERSION: _of_instances(_engine_version),
-    Fact.ARGUMENTS: _arguments,
-    Fact.PREFIX_CACHING: _of_instances(_prefix_caching),
+    Fact.ENGINE_VERSION: _make_instance_reader(_list_engine_version),
+    Fact.ARGUMENTS: _describe_arguments,
+    Fact.PREFIX_CACHING: _make_instance_reader(_list_prefix_caching),
     Fact.ARTIFACT: lambda records, config: records.plan.variant(config.variant).content_hash,
 }
 
@@ -187,7 +189,7 @@ def compare_studies(
         if point in after_points:
             points.append(Pair(point, point))
             configs.append((point.config, point.config))
-    configs += quality_pairs((before, after), shared)
+    configs += list_quality_pairs((before, after), shared)
     configs = list(dict.fromkeys(configs))
     if not configs:
         raise CannotCompareError(
@@ -196,23 +198,25 @@ def compare_studies(
             "so compare the same --rate instead"
         )
     _refuse_other_shapes(before, after, {pair.after.workload for pair in points})
-    facts = _allowed_differences(before, after, configs, allowed)
-    changes = changes_between(before, after)
+    facts = _collect_allowed_differences(before, after, configs, allowed)
+    changes = make_changes_between_studies(before, after)
     cached = {}
     if Fact.PREFIX_CACHING not in set(allowed):
-        cached = study_cache_differences((before, after), points)
-    comparison = _compared((before, after), changes, points, configs, cached, conditions=conditions)
+        cached = collect_cache_differences((before, after), points)
+    comparison = _compare_points(
+        (before, after), changes, points, configs, cached, conditions=conditions
+    )
     return comparison.model_copy(update=facts)
 
 
-def _allowed_differences(
+def _collect_allowed_differences(
     before: StudyRecords,
     after: StudyRecords,
     configs: Sequence[tuple[Config, Config]],
     allowed: Iterable[Fact],
 ) -> dict[str, object]:
     """Return fields of a Comparison. Raise CannotCompareError if a difference is not allowed."""
-    differences, unknown = study_differences(before, after, configs)
+    differences, unknown = collect_study_differences(before, after, configs)
     permitted_facts = set(allowed)
     _refuse_differences([other for other in differences if other.fact not in permitted_facts])
     permitted = [other.model_copy(update={"is_allowed": True}) for other in differences]
@@ -241,14 +245,14 @@ def compare_within_study(
             if {pair.before, pair.after} <= points:
                 paired.append(pair)
     sides = (records, records)
-    if not paired and not quality_pairs(sides, pairs):
+    if not paired and not list_quality_pairs(sides, pairs):
         raise CannotCompareError(
             f"the two have no workload in common in {records.name}, and no measured quality"
         )
-    differences, unknown = study_differences(records, records, pairs)
-    cached = study_cache_differences(sides, paired)
-    comparison = _compared(
-        sides, changes_within(records), paired, pairs, cached, conditions=conditions
+    differences, unknown = collect_study_differences(records, records, pairs)
+    cached = collect_cache_differences(sides, paired)
+    comparison = _compare_points(
+        sides, make_changes_within_study(records), paired, pairs, cached, conditions=conditions
     )
     return comparison.model_copy(
         update={
@@ -260,7 +264,7 @@ def compare_within_study(
     )
 
 
-def _compared(
+def _compare_points(
     sides: tuple[StudyRecords, StudyRecords],
     changes: Changes,
     pairs: Sequence[Pair],
@@ -271,7 +275,7 @@ def _compared(
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
-    changes = replace(changes, quality=quality_changes(sides, configs))
+    changes = replace(changes, quality=collect_quality_changes(sides, configs))
     pairs_of: dict[str, Sequence[Pair]] = {}
     if pairs:
         pairs_of[METRICS[measure.metric].column] = pairs
@@ -280,16 +284,16 @@ def _compared(
     pairs_of.pop(PERPLEXITY, None)
     metrics = list(pairs_of)
     pairs_of[PERPLEXITY] = list(changes.quality)
-    questions = _asked(pairs_of, changes, conditions)
+    questions = _list_gate_questions(pairs_of, changes, conditions)
     points: list[ComparedPoint] = []
     for metric, metric_pairs in pairs_of.items():
-        points += compared_points(
+        points += list_compared_points(
             metric_pairs, changes, metric, measure.confidence, undecided=cached
         )
-    gates = tuple(_gates(questions, changes, measure.confidence, cached))
+    gates = tuple(_iter_gate_results(questions, changes, measure.confidence, cached))
     unpaired: list[Unpaired] = []
     if metrics:
-        unpaired += _unpaired(sides, changes, pairs, metrics[0])
+        unpaired += _list_unpaired(sides, changes, pairs, metrics[0])
     unpaired += [lost for lost in changes.quality.values() if isinstance(lost, Unpaired)]
     compared = {point.metric for point in points} | {gate.metric for gate in gates}
     if PERPLEXITY in compared:
@@ -306,14 +310,14 @@ def _compared(
     )
 
 
-def study_cache_differences(
+def collect_cache_differences(
     sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[Pair]
 ) -> dict[Pair, CacheDifference]:
     """Return the pairs of which a prefix cache answered one side only, or far more of it."""
     differences = {}
     for pair in pairs:
-        before = cached_prompts(sides[0], pair.before)
-        after = cached_prompts(sides[1], pair.after)
+        before = find_cached_prompts(sides[0], pair.before)
+        after = find_cached_prompts(sides[1], pair.after)
         before_share = before.share if before else 0.0
         after_share = after.share if after else 0.0
         is_apart = abs(before_share - after_share) >= CACHE_SHARES_APART
@@ -324,7 +328,7 @@ def study_cache_differences(
     return differences
 
 
-def compared_points(
+def list_compared_points(
     pairs: Sequence[Pair],
     changes: Changes,
     metric: str,
@@ -340,14 +344,14 @@ def compared_points(
         change = changes.find(pair, metric)
         if change is not None:
             measured.append((pair, change))
-    ratios = [_gain(change, confidence, metric) for _, change in measured]
-    levels = tested_at([_p_value(ratio) for ratio in ratios], 1 - confidence)
+    ratios = [_compute_gain(change, confidence, metric) for _, change in measured]
+    levels = compute_holm_levels([_get_p_value(ratio) for ratio in ratios], 1 - confidence)
     estimates = []
     if metric != PERPLEXITY:
-        estimates = [metric_estimates(side, metric, confidence) for side in changes.samples]
+        estimates = [estimate_metric(side, metric, confidence) for side in changes.samples]
     points = []
     for (pair, change), ratio, level in zip(measured, ratios, levels, strict=True):
-        corrected = _gain(change, 1 - level, metric)
+        corrected = _compute_gain(change, 1 - level, metric)
         if isinstance(change, QualityChange):
             before, after = change.perplexities
         else:
@@ -355,7 +359,7 @@ def compared_points(
             after = estimates[1][pair.after]
         verdict = ChangeVerdict.UNKNOWN
         if pair not in undecided:
-            verdict = _verdict(corrected, metric)
+            verdict = _choose_verdict(corrected, metric)
         points.append(
             ComparedPoint(
                 baseline=pair.before,
@@ -371,7 +375,9 @@ def compared_points(
     return points
 
 
-def _gain(change: Change | QualityChange, confidence: float, metric: str) -> Estimate | None:
+def _compute_gain(
+    change: Change | QualityChange, confidence: float, metric: str
+) -> Estimate | None:
     """Return the ratio that is above 1 if the candidate is better."""
     ratio = change.ratio(confidence)
     if ratio is None or _DEFINITIONS[metric].higher_is_better or ratio.value == 0:
@@ -379,7 +385,7 @@ def _gain(change: Change | QualityChange, confidence: float, metric: str) -> Est
     return ratio.inverse
 
 
-def _p_value(ratio: Estimate | None) -> float:
+def _get_p_value(ratio: Estimate | None) -> float:
     return 1.0 if ratio is None or ratio.p_value is None else ratio.p_value
 
 
@@ -388,7 +394,7 @@ def _p_value(ratio: Estimate | None) -> float:
 SMALLEST_RISE = 0.001
 
 
-def _verdict(gain: Estimate | None, metric: str) -> ChangeVerdict:
+def _choose_verdict(gain: Estimate | None, metric: str) -> ChangeVerdict:
     """Return a verdict other than UNDECIDED only if the whole interval lies above or below 1."""
     if gain is None or gain.interval is None:
         return ChangeVerdict.UNKNOWN
@@ -404,7 +410,7 @@ def _verdict(gain: Estimate | None, metric: str) -> ChangeVerdict:
     return verdicts[1] if gain.is_below(1 - margin) else ChangeVerdict.UNDECIDED
 
 
-def _asked(
+def _list_gate_questions(
     pairs_of: Mapping[str, Sequence[Pair]], changes: Changes, conditions: Sequence[GateCondition]
 ) -> list[tuple[GateCondition, Pair]]:
     """Return the conditions and the points that each is judged on.
@@ -429,7 +435,7 @@ def _asked(
     return questions
 
 
-def _gates(
+def _iter_gate_results(
     questions: Sequence[tuple[GateCondition, Pair]],
     changes: Changes,
     confidence: float,
@@ -438,7 +444,7 @@ def _gates(
     for condition, pair in questions:
         change = changes.find(pair, condition.metric)
         if change is None:
-            reason = changes.why_missing(pair, condition.metric)
+            reason = changes.explain_missing(pair, condition.metric)
             yield condition.result(pair, None, Verdict.INCONCLUSIVE, reason)
             continue
         result = judge_gate(condition, pair, change, confidence, len(questions))
@@ -448,7 +454,7 @@ def _gates(
         yield result
 
 
-def _unpaired(
+def _list_unpaired(
     sides: tuple[StudyRecords, StudyRecords], changes: Changes, pairs: Sequence[Pair], metric: str
 ) -> list[Unpaired]:
     unpaired = []
@@ -458,9 +464,9 @@ def _unpaired(
         before = changes.before(pair, metric)
         after = changes.after(pair, metric)
         if before and not after:
-            unpaired.append(_without_result(sides[1], pair.after, was_lost=True))
+            unpaired.append(_make_unpaired(sides[1], pair.after, was_lost=True))
         elif after and not before:
-            unpaired.append(_without_result(sides[0], pair.before, was_lost=False))
+            unpaired.append(_make_unpaired(sides[0], pair.before, was_lost=False))
         elif not before:
             unpaired.append(
                 Unpaired(point=pair.after, reason="has no result on either side", was_lost=False)
@@ -475,7 +481,7 @@ def _unpaired(
     return unpaired
 
 
-def _without_result(records: StudyRecords, point: Point, *, was_lost: bool) -> Unpaired:
+def _make_unpaired(records: StudyRecords, point: Point, *, was_lost: bool) -> Unpaired:
     outcomes = {trial.outcome.value for trial in records.trials if trial.point == point}
     failures = sorted(outcomes - {Outcome.OK.value})
     reason = f"has no result in {records.name}"

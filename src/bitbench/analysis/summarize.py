@@ -4,22 +4,22 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bitbench.analysis.absolute import Samples, absolute_estimates
+from bitbench.analysis.absolute import Samples, estimate_all_metrics
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures
-from bitbench.analysis.intervals import Sample, sample_of_starts
-from bitbench.analysis.objectives import judge_objective, objectives_hold
+from bitbench.analysis.intervals import Sample, summarize_starts
+from bitbench.analysis.objectives import check_objectives, judge_objective
 from bitbench.analysis.precision import is_unfinished
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import (
     ModelGroup,
+    get_model_group,
+    list_model_groups,
     rank_configs,
-    ranking_model_group,
-    ranking_model_groups,
 )
-from bitbench.analysis.rate_search import rate_search_answer, rate_trials
+from bitbench.analysis.rate_search import list_rate_trials, summarize_rate_search
 from bitbench.analysis.rejections import summarize_rejections
-from bitbench.analysis.requests import pooled_requests, request_tails, stream_summary
+from bitbench.analysis.requests import estimate_tails, pool_requests, summarize_stream
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
     ComparedModel,
@@ -30,10 +30,10 @@ from bitbench.analysis.results.summary import (
     SameEngineRatio,
     StudySummary,
 )
-from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
-from bitbench.analysis.trial import DEFINITIONS, RECORDED, cached_prompts
+from bitbench.analysis.sequential import Speeds, find_baseline, get_primary_metric
+from bitbench.analysis.trial import DEFINITIONS, RECORDED, find_cached_prompts
 from bitbench.analysis.turns import settle_turns
-from bitbench.feature import Offer, feature_errors_as_warnings, report_parts
+from bitbench.feature import Offer, handle_feature_errors, report_parts
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Record
@@ -64,9 +64,9 @@ def summarize(records: StudyRecords) -> StudySummary:
     Only measured trials with the outcome OK count. All other trials appear as outcomes.
     """
     plan = records.plan
-    samples = samples_by_point(records)
+    samples = collect_samples(records)
     speeds_by_group = {
-        group: _speeds(records, group, samples) for group in ranking_model_groups(plan)
+        group: _make_speeds(records, group, samples) for group in list_model_groups(plan)
     }
     variants = {variant.name: variant for variant in plan.variants}
     configs = []
@@ -75,17 +75,19 @@ def summarize(records: StudyRecords) -> StudySummary:
         configs.append(summarize_config(config, variant, records.instances, records.trials))
     search = None
     if records.lock.search:
-        search = rate_search_answer(rate_trials(plan.study, records.trials), records.lock.search)
+        search = summarize_rate_search(
+            list_rate_trials(plan.study, records.trials), records.lock.search
+        )
     quality_definitions = {} if plan.study.quality is None else QUALITY_DEFINITIONS
     return StudySummary(
         study=plan.study,
-        primary_metric=primary_metric_of(plan).metric,
-        baseline=baseline_of(plan),
+        primary_metric=get_primary_metric(plan).metric,
+        baseline=find_baseline(plan),
         definitions=DEFINITIONS,
         points=tuple(_summarize_points(records, speeds_by_group, samples)),
         configs=tuple(configs),
-        rankings=tuple(_rankings(records, speeds_by_group)),
-        models=_models(speeds_by_group),
+        rankings=tuple(_iter_rankings(records, speeds_by_group)),
+        models=_list_models(speeds_by_group),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
@@ -97,14 +99,14 @@ def summarize(records: StudyRecords) -> StudySummary:
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
         rejections=summarize_rejections(records, speeds_by_group),
-        parts=dict(_parts(records)),
+        parts=dict(_iter_parts(records)),
     )
 
 
-def _parts(records: StudyRecords) -> Iterator[tuple[str, Record]]:
+def _iter_parts(records: StudyRecords) -> Iterator[tuple[str, Record]]:
     """Yield the name and the result of each feature that adds to the summary."""
     for part, feature in report_parts():
-        with feature_errors_as_warnings(feature):
+        with handle_feature_errors(feature):
             computed = Offer(feature, part.compute).load()(records)
             if computed is not None:
                 yield part.name, computed
@@ -112,15 +114,15 @@ def _parts(records: StudyRecords) -> Iterator[tuple[str, Record]]:
 
 def summarize_speeds(records: StudyRecords, config: Config) -> Speeds:
     """Return the speeds of the configs that are compared with this one."""
-    return _speeds(records, ranking_model_group(records.plan, config), samples_by_point(records))
+    return _make_speeds(records, get_model_group(records.plan, config), collect_samples(records))
 
 
-def _speeds(records: StudyRecords, group: ModelGroup, samples: Samples) -> Speeds:
+def _make_speeds(records: StudyRecords, group: ModelGroup, samples: Samples) -> Speeds:
     standing = group.standing(records.trials, records.starts_and_quality)
     return Speeds(standing, samples, records.study.measure.confidence)
 
 
-def _models(groups: Collection[ModelGroup]) -> tuple[ComparedModel, ...]:
+def _list_models(groups: Collection[ModelGroup]) -> tuple[ComparedModel, ...]:
     """Return the models of a study that has several. Empty for a study of one model."""
     if len(groups) < 2:
         return ()
@@ -130,28 +132,28 @@ def _models(groups: Collection[ModelGroup]) -> tuple[ComparedModel, ...]:
     )
 
 
-def samples_by_point(records: StudyRecords) -> dict[Point, dict[str, Sample]]:
+def collect_samples(records: StudyRecords) -> dict[Point, dict[str, Sample]]:
     """Return a sample of each metric of each point, from the trials that count."""
     samples = {}
-    for point, trials in _by_point(records).items():
+    for point, trials in _group_by_point(records).items():
         counted = [trial for trial in trials if trial.counts]
-        samples[point] = _samples(counted, was_running=records.was_running(point.config))
+        samples[point] = _summarize_metrics(counted, was_running=records.was_running(point.config))
     return samples
 
 
-def sample_values_by_start(records: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
+def collect_values_by_start(records: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
     """Return one metric of the trials that count, by point, with one group of values per start."""
     by_point: dict[Point, list[list[float]]] = {}
-    for point, trials in _by_point(records).items():
+    for point, trials in _group_by_point(records).items():
         starts: dict[str, list[float]] = {}
         for trial in trials:
-            if trial.counts and (value := _certain_metrics(trial).get(metric)) is not None:
+            if trial.counts and (value := _collect_certain_metrics(trial).get(metric)) is not None:
                 starts.setdefault(trial.instance_id, []).append(value)
         by_point[point] = list(starts.values())
     return by_point
 
 
-def _by_point(records: StudyRecords) -> dict[Point, list[TrialRecord]]:
+def _group_by_point(records: StudyRecords) -> dict[Point, list[TrialRecord]]:
     by_point: dict[Point, list[TrialRecord]] = {point: [] for point in records.plan.points}
     for trial in settle_turns(records.plan, records.trials):
         if trial.point in by_point:
@@ -159,32 +161,32 @@ def _by_point(records: StudyRecords) -> dict[Point, list[TrialRecord]]:
     return by_point
 
 
-def _metrics(trial: TrialRecord) -> dict[str, float]:
+def _collect_metrics(trial: TrialRecord) -> dict[str, float]:
     """Return the metrics that are defined, by the keys of DEFINITIONS."""
     values = {**dict(trial.metrics), **dict(trial.memory)}
     return {name: values[name] for name in DEFINITIONS if values.get(name) is not None}
 
 
-def _certain_metrics(trial: TrialRecord) -> dict[str, float]:
+def _collect_certain_metrics(trial: TrialRecord) -> dict[str, float]:
     """Return the metrics without those that a late client may have moved too far."""
-    metrics = _metrics(trial)
+    metrics = _collect_metrics(trial)
     for name in list(metrics):
         if RECORDED[name].moves_with in trial.uncertain:
             del metrics[name]
     return metrics
 
 
-def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, Sample]:
+def _summarize_metrics(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, Sample]:
     grouped: dict[str, dict[tuple[int, str], list[float]]] = {}
     for trial in counted:
         start = trial.block, trial.instance_id
-        for metric, value in _certain_metrics(trial).items():
+        for metric, value in _collect_certain_metrics(trial).items():
             grouped.setdefault(metric, {}).setdefault(start, []).append(value)
     # A peak only rises during a start: one value per start.
     for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:
         grouped[peak] = {start: [max(values)] for start, values in grouped[peak].items()}
     return {
-        metric: sample_of_starts(starts, was_running=was_running)
+        metric: summarize_starts(starts, was_running=was_running)
         for metric, starts in grouped.items()
     }
 
@@ -192,14 +194,14 @@ def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, 
 def _summarize_points(
     records: StudyRecords, speeds_by_group: Mapping[ModelGroup, Speeds], samples: Samples
 ) -> Iterator[PointSummary]:
-    estimates = absolute_estimates(samples, records.study.measure.confidence)
+    estimates = estimate_all_metrics(samples, records.study.measure.confidence)
     group_of: dict[Point, ModelGroup] = {}
     for group in speeds_by_group:
         group_of |= dict.fromkeys(group.plan.points, group)
-    for point, trials in _by_point(records).items():
+    for point, trials in _group_by_point(records).items():
         group = group_of[point]
         summary = _summarize_point(point, trials, group, speeds_by_group[group], estimates[point])
-        yield _with_requests(records, summary, trials)
+        yield _add_requests(records, summary, trials)
 
 
 def _summarize_point(
@@ -214,49 +216,49 @@ def _summarize_point(
     runs = []
     for trial in trials:
         if trial.kind == "measured" and trial.turn == 0:
-            runs.append(_run(trial, group.plan.study.objectives))
+            runs.append(_make_run(trial, group.plan.study.objectives))
     return PointSummary(
         point=point,
         metrics=dict(estimates),
         runs=tuple(runs),
-        outliers=_outliers(counted),
+        outliers=_list_outliers(counted),
         failures=failures,
         engine=summarize_engine(counted),
         is_unfinished=is_unfinished(group, point, counted, speeds.standing, failed=bool(failures)),
     )
 
 
-def _with_requests(
+def _add_requests(
     records: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]
 ) -> PointSummary:
     """Return the summary with the results of its single requests.
 
     Request rows are read here and not kept, so the rows of one point at a time are in memory.
     """
-    requests = pooled_requests(records, trials)
+    requests = pool_requests(records, trials)
     workload = records.study.workload(point.point.workload)
     confidence = records.study.measure.confidence
     was_running = records.was_running(point.point.config)
     update = {
-        "tails": request_tails(requests, workload, confidence, was_running=was_running),
+        "tails": estimate_tails(requests, workload, confidence, was_running=was_running),
         "was_running": was_running,
-        "streams": stream_summary(requests),
-        "cached": cached_prompts(records, point.point),
+        "streams": summarize_stream(requests),
+        "cached": find_cached_prompts(records, point.point),
     }
     full = point.model_copy(update=update)
     judged = [judge_objective(objective, full) for objective in records.study.objectives]
     return full.model_copy(update={"objectives": tuple(judged)})
 
 
-def _run(trial: TrialRecord, objectives: Sequence[Objective]) -> Run:
+def _make_run(trial: TrialRecord, objectives: Sequence[Objective]) -> Run:
     why_not = trial.objectives.why_not if trial.objectives else None
     return Run(
         trial_id=trial.id,
         instance_id=trial.instance_id,
         block=trial.block,
         outcome=trial.outcome,
-        metrics=_metrics(trial),
-        holds=objectives_hold(trial, objectives),
+        metrics=_collect_metrics(trial),
+        holds=check_objectives(trial, objectives),
         why_not=why_not,
         uncertain=trial.uncertain,
         requests=trial.requests,
@@ -264,13 +266,13 @@ def _run(trial: TrialRecord, objectives: Sequence[Objective]) -> Run:
     )
 
 
-def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
+def _list_outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     outliers = []
-    certain = [_certain_metrics(trial) for trial in counted]
+    certain = [_collect_certain_metrics(trial) for trial in counted]
     for metric in FLAGGED_METRICS:
         measured = [index for index, metrics in enumerate(certain) if metric in metrics]
         values = [certain[index][metric] for index in measured]
-        for position in summarize_outliers(values):
+        for position in list_outlier_positions(values):
             outliers.append(
                 Outlier(
                     trial_id=counted[measured[position]].id,
@@ -282,7 +284,7 @@ def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     return tuple(outliers)
 
 
-def summarize_outliers(values: Sequence[float]) -> list[int]:
+def list_outlier_positions(values: Sequence[float]) -> list[int]:
     """Return the positions of the values that are far from the median.
 
     A value is far by the robust z-score and by at least 10 %. Reports flag and show such values,
@@ -299,33 +301,33 @@ def summarize_outliers(values: Sequence[float]) -> list[int]:
     return [int(position) for position in np.flatnonzero(far & matters)]
 
 
-def _rankings(
+def _iter_rankings(
     records: StudyRecords, speeds_by_group: Mapping[ModelGroup, Speeds]
 ) -> Iterator[Ranking]:
     """Yield the rankings by workload and, within a workload, by model."""
     for workload in records.study.workloads:
         for group, speeds in speeds_by_group.items():
             model = group.model if len(speeds_by_group) > 1 else None
-            yield _rank(group, workload.name, speeds).model_copy(update={"model": model})
+            yield _rank_workload(group, workload.name, speeds).model_copy(update={"model": model})
 
 
-def _rank(group: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
+def _rank_workload(group: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
     """Rank the configs of one workload, with ratios that are above 1 if a config is better."""
-    ranking = _ranked(group, workload, speeds)
+    ranking = _rank_without_ratios(group, workload, speeds)
     baseline = ranking.baseline
     entries = []
     for entry in ranking.entries:
         ratio = None
         if baseline is not None and entry.config != baseline:
             ratio = speeds.between(entry.config, baseline, workload)
-        same_engine = _same_engine_ratio(group, workload, speeds, entry.config)
+        same_engine = _find_same_engine_ratio(group, workload, speeds, entry.config)
         entries.append(
             entry.model_copy(update={"ratio_to_baseline": ratio, "same_engine": same_engine})
         )
     return ranking.model_copy(update={"entries": tuple(entries)})
 
 
-def _same_engine_ratio(
+def _find_same_engine_ratio(
     group: ModelGroup, workload: str, speeds: Speeds, config: Config
 ) -> SameEngineRatio | None:
     """Compare a config with the unquantized model on its engine.
@@ -349,7 +351,7 @@ def _same_engine_ratio(
     return None
 
 
-def _ranked(group: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
+def _rank_without_ratios(group: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
     samples = {}
     for point in group.plan.points:
         if point.workload == workload and speeds.metric in speeds.samples[point]:

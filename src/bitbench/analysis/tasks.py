@@ -11,8 +11,8 @@ few answers flip.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
 
-from bitbench.analysis.claims import holm
-from bitbench.analysis.intervals import fair_coin_p_value, normal_quantile
+from bitbench.analysis.claims import adjust_p_values
+from bitbench.analysis.intervals import compute_fair_coin_p_value, compute_normal_quantile
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import ConfigQuality, NeedleDepth, TaskEstimate, TaskFlips
 from bitbench.records.quality import TaskAnswer, TaskResult
@@ -36,27 +36,27 @@ def compare_tasks(
     lm-eval's results are its own sums. Results of single answers follow. The tasks that come with
     bitbench also have one result together, which has the name of all of them.
     """
-    by_task = _by_task(answers)
-    others = _by_task(baseline_answers)
+    by_task = _group_by_task(answers)
+    others = _group_by_task(baseline_answers)
     baseline_results = {(result.task, result.metric): result for result in baseline}
     estimates = []
     summed = set()
     for result in results:
         key = (result.task, result.metric)
         summed.add(key)
-        estimates.append(_of_result(result, baseline_results.get(key)))
-    estimates += [_of_answers(key, by_task[key]) for key in by_task if key not in summed]
+        estimates.append(_summarize_result(result, baseline_results.get(key)))
+    estimates += [_summarize_answers(key, by_task[key]) for key in by_task if key not in summed]
     compared = []
     for estimate in estimates:
         key = (estimate.task, estimate.metric)
         update: dict[str, object] = {}
         if key in by_task:
-            update = _paired(by_task[key], others.get(key, {}), confidence)
+            update = _compare_answers(by_task[key], others.get(key, {}), confidence)
         compared.append(estimate.model_copy(update=update))
     return tuple(compared)
 
 
-def _by_task(answers: Iterable[TaskAnswer]) -> dict[Key, dict[str, TaskAnswer]]:
+def _group_by_task(answers: Iterable[TaskAnswer]) -> dict[Key, dict[str, TaskAnswer]]:
     """Return the answers by task and metric, and then by question."""
     by_task: dict[Key, dict[str, TaskAnswer]] = {}
     for answer in answers:
@@ -67,7 +67,7 @@ def _by_task(answers: Iterable[TaskAnswer]) -> dict[Key, dict[str, TaskAnswer]]:
     return by_task
 
 
-def _of_answers(key: Key, answers: Answers) -> TaskEstimate:
+def _summarize_answers(key: Key, answers: Answers) -> TaskEstimate:
     count = len(answers)
     share = sum(answer.is_right for answer in answers.values()) / count
     return TaskEstimate(
@@ -79,7 +79,7 @@ def _of_answers(key: Key, answers: Answers) -> TaskEstimate:
     )
 
 
-def _of_result(result: TaskResult, other: TaskResult | None) -> TaskEstimate:
+def _summarize_result(result: TaskResult, other: TaskResult | None) -> TaskEstimate:
     """Return a result of lm-eval with its difference to the baseline's.
 
     lm-eval gives sums, so the error of the difference is that of independent results. It is too
@@ -102,7 +102,7 @@ def _of_result(result: TaskResult, other: TaskResult | None) -> TaskEstimate:
     )
 
 
-def _paired(answers: Answers, baseline: Answers, confidence: float) -> dict[str, object]:
+def _compare_answers(answers: Answers, baseline: Answers, confidence: float) -> dict[str, object]:
     """Return the fields of a TaskEstimate that need single answers."""
     cut = [answer.is_cut for answer in answers.values() if answer.is_cut is not None]
     cut_share = sum(cut) / len(cut) if cut else None
@@ -112,20 +112,20 @@ def _paired(answers: Answers, baseline: Answers, confidence: float) -> dict[str,
         right = {name for name in common if answers[name].is_right}
         right_before = {name for name in common if baseline[name].is_right}
         lost = len(right_before - right)
-        flips = task_flips(lost, len(right - right_before), len(common), confidence)
+        flips = summarize_flips(lost, len(right - right_before), len(common), confidence)
         fields |= {"flips": flips, "difference": flips.difference.value, "difference_error": None}
     return fields
 
 
-def task_flips(lost: int, gained: int, asked: int, confidence: float) -> TaskFlips:
+def summarize_flips(lost: int, gained: int, questions: int, confidence: float) -> TaskFlips:
     """Return the flips of `asked` questions that both models answered, with the exact test."""
-    count = asked + 4 * ADDED
+    count = questions + 4 * ADDED
     flipped = lost + gained
     center = (gained - lost) / count
     spread = sqrt(max(flipped + 2 * ADDED - count * center**2, 0.0)) / count
-    half = normal_quantile((1 + confidence) / 2) * spread
+    half = compute_normal_quantile((1 + confidence) / 2) * spread
     difference = Estimate(
-        value=(gained - lost) / asked,
+        value=(gained - lost) / questions,
         low=max(center - half, -1.0),
         high=min(center + half, 1.0),
         confidence=confidence,
@@ -134,7 +134,7 @@ def task_flips(lost: int, gained: int, asked: int, confidence: float) -> TaskFli
         lost=lost,
         gained=gained,
         difference=difference,
-        p_value=fair_coin_p_value(min(lost, gained), flipped),
+        p_value=compute_fair_coin_p_value(min(lost, gained), flipped),
     )
 
 
@@ -148,7 +148,7 @@ def adjust_task_p_values(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, 
                 key = (task.task, task.metric)
                 by_key.setdefault(key, []).append((row, index, task.flips))
     for entries in by_key.values():
-        adjusted = holm([flips.p_value for _, _, flips in entries])
+        adjusted = adjust_p_values([flips.p_value for _, _, flips in entries])
         for (row, index, flips), p_value in zip(entries, adjusted, strict=True):
             update = {"flips": flips.model_copy(update={"p_value": p_value})}
             tasks[row][index] = tasks[row][index].model_copy(update=update)
@@ -158,7 +158,7 @@ def adjust_task_p_values(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, 
     )
 
 
-def needles_of(answers: Iterable[TaskAnswer]) -> Iterator[NeedleDepth]:
+def iter_needles(answers: Iterable[TaskAnswer]) -> Iterator[NeedleDepth]:
     """Yield how many needles were found at each window length and depth, in this order."""
     by_position: dict[tuple[int, int], list[bool]] = {}
     for answer in answers:

@@ -17,7 +17,7 @@ RECORDED = {  # the metrics of a trial: speed and memory
 DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDED.items()}
 
 
-def metrics_of_trial(sums: RequestSums, energy_j: float | None = None) -> TrialMetrics:
+def compute_trial_metrics(sums: RequestSums, energy_j: float | None = None) -> TrialMetrics:
     """Return the metrics of one trial from its complete requests.
 
     `energy_j` is the energy that its GPUs used meanwhile.
@@ -53,7 +53,7 @@ def cached_share(counted: EngineMetrics | None, sums: RequestSums) -> float | No
     return None if cached is None or not sent else min(cached / sent, 1.0)
 
 
-def cached_prompts(records: StudyRecords, point: Point) -> CachedPrompts | None:
+def find_cached_prompts(records: StudyRecords, point: Point) -> CachedPrompts | None:
     """Return the use of a prefix cache over the trials that count.
 
     Return None if no trial used a cache, or if the study requested one.
@@ -63,12 +63,12 @@ def cached_prompts(records: StudyRecords, point: Point) -> CachedPrompts | None:
         if trial.cached_share is not None:
             shares.append(trial.cached_share)
     trials = sum(share >= CACHED for share in shares)
-    if not trials or _is_asked_for(records, point):
+    if not trials or _is_cache_requested(records, point):
         return None
     return CachedPrompts(trials=trials, share=fmean(shares))
 
 
-def _is_asked_for(records: StudyRecords, point: Point) -> bool:
+def _is_cache_requested(records: StudyRecords, point: Point) -> bool:
     """Return True if prompts share a prefix or bitbench started the engine with its cache on."""
     workload = records.study.workload(point.workload)
     if workload.shared_prefix is not None or workload.conversation is not None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import log, sqrt
 from statistics import fmean, stdev
 
-from bitbench.analysis.intervals import t_p_value
+from bitbench.analysis.intervals import compute_t_p_value
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Plan
@@ -25,11 +25,11 @@ def settle_turns(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]
     A second call changes nothing.
     """
     by_engine: dict[str, list[TurnPair]] = {}
-    for pair in _turn_pairs(trials):
+    for pair in _list_turn_pairs(trials):
         by_engine.setdefault(pair[0].point.config.engine, []).append(pair)
     turns: dict[str, int] = {}
     for pairs in by_engine.values():
-        if _differ(plan, pairs):
+        if _is_different(plan, pairs):
             for first, second in pairs:
                 turns[first.id] = 1
                 turns[second.id] = 0
@@ -42,7 +42,7 @@ def settle_turns(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]
     return settled
 
 
-def _turn_pairs(trials: Sequence[TrialRecord]) -> list[TurnPair]:
+def _list_turn_pairs(trials: Sequence[TrialRecord]) -> list[TurnPair]:
     """Return the pairs in the order in which they were run, whichever trial counts."""
     seconds = {(trial.point, trial.block, trial.round) for trial in trials if trial.turn}
     if not seconds:
@@ -60,7 +60,7 @@ def _turn_pairs(trials: Sequence[TrialRecord]) -> list[TurnPair]:
     return pairs
 
 
-def _differ(plan: Plan, pairs: Sequence[TurnPair]) -> bool:
+def _is_different(plan: Plan, pairs: Sequence[TurnPair]) -> bool:
     """Return True if first trials differ from second ones by more than chance.
 
     Each start is one observation.
@@ -77,5 +77,5 @@ def _differ(plan: Plan, pairs: Sequence[TurnPair]) -> bool:
         return False
     mean = fmean(differences)
     error = stdev(differences) / sqrt(len(differences))
-    p_value = t_p_value(len(differences) - 1, mean / error) if error else float(mean == 0)
+    p_value = compute_t_p_value(len(differences) - 1, mean / error) if error else float(mean == 0)
     return p_value < 1 - measure.confidence

@@ -1,6 +1,6 @@
 """Ratios of measurements that did not alternate, on the log scale.
 
-**Two studies** (`unpaired_ratios`): the same points on different days. Each point and side has the
+**Two studies** (`collect_unpaired_ratios`): the same points on different days. Each point and side has the
 mean log speeds of I starts and their variance s². As within a study (`pairs`), few starts say
 little about their variance, so variances are pooled with the other points of both studies:
 
@@ -8,12 +8,12 @@ little about their variance, so variances are pooled with the other points of bo
     se² = max((d0·S²·(1/I₁ + 1/I₂) + ν·v) / (d0 + ν),  v,  f),   df = d0 + ν
 
 S² is the pooled variance of the other points of both studies, with d0 degrees of freedom. Points of
-the same workload count in full, points of other workloads as in `lent_by_other_workloads`.
+the same workload count in full, points of other workloads as in `pool_other_workloads`.
 
 No formula contains how the machine itself differs from one study to the next. A ratio across
 studies includes that difference.
 
-**Two samples** (`unpaired_ratio`) of which only means and errors are available: Welch's standard
+**Two samples** (`estimate_unpaired_ratio`) of which only means and errors are available: Welch's standard
 error from the errors of both log means.
 """
 
@@ -29,7 +29,7 @@ from bitbench.analysis.pairs import (
     Floats,
     LogRatio,
     Pool,
-    lent_by_other_workloads,
+    pool_other_workloads,
     pool_variances,
 )
 from bitbench.analysis.results.estimate import Estimate
@@ -53,30 +53,32 @@ class _Side:
         return self.starts - 1
 
     @property
-    def of_mean(self) -> float:
+    def variance_of_mean(self) -> float:
         """Return the variance of the mean."""
         return self.variance / self.starts
 
 
-def unpaired_ratios(
+def collect_unpaired_ratios(
     before: Mapping[Point, Starts], after: Mapping[Point, Starts]
 ) -> dict[Point, LogRatio]:
     """Return after / before of each point that has two starts or more on both sides.
 
     Points that only one side has still add to the pooled variance.
     """
-    earlier = _sides(before)
-    later = _sides(after)
-    pools = _by_workload([*earlier.items(), *later.items()])
+    earlier = _collect_sides(before)
+    later = _collect_sides(after)
+    pools = _pool_by_workload([*earlier.items(), *later.items()])
     ratios = {}
     for point in earlier:
         if point in later:
-            others = lent_by_other_workloads(point.workload, pools)
-            ratios[point] = _ratio(earlier[point], later[point], pools[point.workload], others)
+            others = pool_other_workloads(point.workload, pools)
+            ratios[point] = _estimate_ratio(
+                earlier[point], later[point], pools[point.workload], others
+            )
     return ratios
 
 
-def _by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
+def _pool_by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
     """Return the pooled variance of each workload."""
     by_workload: dict[str, list[Pool]] = {}
     for point, side in sides:
@@ -85,17 +87,17 @@ def _by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
     return {workload: pool_variances(pools) for workload, pools in by_workload.items()}
 
 
-def _sides(study: Mapping[Point, Starts]) -> dict[Point, _Side]:
+def _collect_sides(study: Mapping[Point, Starts]) -> dict[Point, _Side]:
     """Return the points with two starts or more."""
     sides = {}
     for point, starts in study.items():
         arrays = [np.asarray(start) for start in starts if len(start)]
         if len(arrays) > 1:
-            sides[point] = _side(arrays)
+            sides[point] = _make_side(arrays)
     return sides
 
 
-def _side(starts: Sequence[Floats]) -> _Side:
+def _make_side(starts: Sequence[Floats]) -> _Side:
     means = [float(start.mean()) for start in starts]
     spare = sum(start.size - 1 for start in starts)
     within = 0.0
@@ -109,12 +111,12 @@ def _side(starts: Sequence[Floats]) -> _Side:
     )
 
 
-def _ratio(before: _Side, after: _Side, workload: Pool, others: Pool) -> LogRatio:
-    variance = before.of_mean + after.of_mean
-    freedom = _satterthwaite(
+def _estimate_ratio(before: _Side, after: _Side, workload: Pool, others: Pool) -> LogRatio:
+    variance = before.variance_of_mean + after.variance_of_mean
+    freedom = _compute_satterthwaite_freedom(
         [
-            (before.of_mean, before.degrees_of_freedom),
-            (after.of_mean, after.degrees_of_freedom),
+            (before.variance_of_mean, before.degrees_of_freedom),
+            (after.variance_of_mean, after.degrees_of_freedom),
         ]
     )
     from_workload = min(
@@ -132,7 +134,7 @@ def _ratio(before: _Side, after: _Side, workload: Pool, others: Pool) -> LogRati
     )
 
 
-def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
+def _compute_satterthwaite_freedom(parts: Sequence[tuple[float, float]]) -> float:
     """Return the degrees of freedom of a sum of variances (Welch–Satterthwaite).
 
     Each part is a variance and its degrees of freedom.
@@ -143,7 +145,7 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return total**2 / sum(variance**2 / freedom for variance, freedom in parts)
 
 
-def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate | None:
+def estimate_unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate | None:
     """Return `first` / `second`, or None if a mean is not positive.
 
     The ratio has no interval if a sample has a single start.
@@ -160,16 +162,16 @@ def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate
     return LogRatio(
         log_mean=log_mean,
         standard_error=sqrt(sum(variance for variance, _ in parts)),
-        degrees_of_freedom=_satterthwaite(parts),
+        degrees_of_freedom=_compute_satterthwaite_freedom(parts),
     ).ratio(confidence)
 
 
-def unpaired_speed_ratio(
+def estimate_unpaired_speed_ratio(
     first: Sample | None, second: Sample | None, confidence: float, *, higher_is_better: bool
 ) -> Estimate | None:
     """Return a ratio above 1 if `first` is better. None if one of the two is missing."""
     if first is None or second is None:
         return None
     if higher_is_better:
-        return unpaired_ratio(first, second, confidence)
-    return unpaired_ratio(second, first, confidence)
+        return estimate_unpaired_ratio(first, second, confidence)
+    return estimate_unpaired_ratio(second, first, confidence)

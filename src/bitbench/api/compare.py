@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.analysis.changes import gate_condition
+from bitbench.analysis.changes import parse_gate_condition
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies, compare_within_study
@@ -27,7 +27,7 @@ def compare(
     primary metric. `allow` lists facts that may differ. `allow_inconclusive` accepts a limit that
     an interval contains.
     """
-    conditions = [gate_condition(text) for text in fail_if]
+    conditions = [parse_gate_condition(text) for text in fail_if]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
         before = StudyFolder.existing(Path(baseline)).read()
@@ -40,14 +40,14 @@ def compare(
                 "between variants of one, what differs is named and allowed"
             )
         study = StudyFolder.existing(Path(baseline)).read()
-        pairs = _pairs(study.plan, *variants)
+        pairs = _list_pairs(study.plan, *variants)
         comparison = compare_within_study(study, pairs, conditions=conditions)
     else:
         raise UsageError("give two study folders, or one and --variants OLD NEW")
     return comparison.model_copy(update={"allow_inconclusive": allow_inconclusive})
 
 
-def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
+def _list_pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
     """Return the pairs of configs that two names mean. Raise UsageError if there are none.
 
     1. Two full names of configs.

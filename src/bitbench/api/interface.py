@@ -7,15 +7,15 @@ from pathlib import Path
 from bitbench.api.results import Results
 from bitbench.endpoint.endpoint_run import measure_endpoint_study
 from bitbench.endpoint.load_study import API_KEY_ENV, LoadOptions, prepare_load
-from bitbench.machine.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, get_default_home
 from bitbench.planning.plan import plan_study
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
 from bitbench.running import runner
-from bitbench.running.offers import LogObserver, executor_at, load_client
+from bitbench.running.offers import LogObserver, load_client, load_executor
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
-from bitbench.study.study_file import StudySource, checked, checked_objectives
+from bitbench.study.study_file import StudySource, check_input, parse_objectives
 from bitbench.util.units import parse_fraction
 
 Place = str | Path
@@ -25,7 +25,7 @@ AskedFor = str | Path | Study
 def plan(study: AskedFor) -> Plan:
     """Return the points that a study would run, and the refused ones with the reason. It starts
     nothing. `study` is a file or a `bitbench.Study`."""
-    return plan_study(_asked(study), Workplace())
+    return plan_study(_parse_study(study), Workplace())
 
 
 def run(
@@ -51,8 +51,8 @@ def run(
     and BITBENCH_*.
     """
     workplace = Workplace()
-    source = StudySource.of(_asked(study))
-    executor = None if on is None else executor_at(on)
+    source = StudySource.of(_parse_study(study))
+    executor = None if on is None else load_executor(on)
     folder = runner.measure_study(
         source,
         None if into is None else Path(into),
@@ -99,11 +99,11 @@ def load(
     """
     precision_share = None
     if precision is not None:
-        precision_share = checked(lambda: parse_fraction(precision), about="precision")
+        precision_share = check_input(lambda: parse_fraction(precision), about="precision")
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),
         rate=None if rate is None else tuple(rate),
-        objectives=checked_objectives(slo, about="slo"),
+        objectives=parse_objectives(slo, about="slo"),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         text=None if text is None else Path(text),
@@ -129,7 +129,7 @@ def load(
 
 def read(folder: Place) -> Results:
     """Return the results in a study folder. It needs neither the engines nor the model."""
-    return Results(StudyFolder.existing(Path(folder)), default_home())
+    return Results(StudyFolder.existing(Path(folder)), get_default_home())
 
 
 def report(folder: Place) -> Path:
@@ -137,5 +137,5 @@ def report(folder: Place) -> Path:
     return read(folder).report()
 
 
-def _asked(study: AskedFor) -> Path | Study:
+def _parse_study(study: AskedFor) -> Path | Study:
     return study if isinstance(study, Study) else Path(study)

@@ -8,16 +8,16 @@ from pathlib import Path
 from bitbench.analysis.recommend import recommend as recommend_of
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.engines import registry
-from bitbench.engines.environments import environment_python, python_in
-from bitbench.machine.workplace import default_home
-from bitbench.planning.plan import planned_engine_loads, planned_engine_setup
+from bitbench.engines.environments import environment_python, get_python_path
+from bitbench.machine.workplace import get_default_home
+from bitbench.planning.plan import complete_engine_setup, list_engine_loads
 from bitbench.ports import Deployable, Launch
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.write import StudyReport
 from bitbench.study.hardware import Capability
 from bitbench.study.plan import Config
-from bitbench.study.secrets import is_secret, without_secret_options
-from bitbench.study.study_file import checked, checked_objectives
+from bitbench.study.secrets import hide_secret_options, is_secret
+from bitbench.study.study_file import check_input, parse_objectives
 from bitbench.study.variant import Variant
 from bitbench.util.errors import EngineEnvironmentError, ModelError, StudyFileError
 from bitbench.util.units import parse_bytes, parse_fraction
@@ -25,7 +25,7 @@ from bitbench.util.units import parse_bytes, parse_fraction
 _HOME = "$BITBENCH_HOME"
 
 
-def recommended_deployment(records: StudyRecords, config: Config, home: Path) -> tuple[str, ...]:
+def make_deployment_command(records: StudyRecords, config: Config, home: Path) -> tuple[str, ...]:
     """Return the quoted words of the shell command that serves a config, with keys hidden. It uses
     the engine's environment below `home` if that is installed. The result is empty if the engine
     has no such command, has nothing to load, or is unknown here."""
@@ -43,11 +43,11 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
             capabilities.append(accelerator.compute_capability)
     variant = plan.variant(config.variant)
     launch = Launch(
-        setup=planned_engine_setup(setup, engine),
+        setup=complete_engine_setup(setup, engine),
         variant=variant,
-        python=_python(setup.environment(engine.environment), variant, home),
+        python=_find_interpreter(setup.environment(engine.environment), variant, home),
         log_file=Path(),
-        loads=planned_engine_loads(plan, setup),
+        loads=list_engine_loads(plan, setup),
         seed=0,
         dtype=plan.chosen_dtypes.get(config),
         capability=min(capabilities, default=None),
@@ -60,23 +60,23 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
     for name, value in variables.items():
         shown_value = "•••" if is_secret(name) else shlex.quote(value)
         assignments.append(f"{name}={shown_value}")
-    return (*assignments, *map(_quoted, without_secret_options(words)))
+    return (*assignments, *map(_quote_word, hide_secret_options(words)))
 
 
-def _python(environment: str | None, variant: Variant, home: Path) -> Path | None:
+def _find_interpreter(environment: str | None, variant: Variant, home: Path) -> Path | None:
     """Return the Python of an engine's environment, or None if it has none. Shared records write
     `$BITBENCH_HOME` for the home folder, and then the result begins with it too."""
     if environment is None:
         return None
     if variant.path is not None and variant.path.parts[0] == _HOME:
-        return python_in(Path(_HOME) / "envs" / environment)
+        return get_python_path(Path(_HOME) / "envs" / environment)
     try:
         return environment_python(environment, home)
     except EngineEnvironmentError:
         return None
 
 
-def _quoted(word: str) -> str:
+def _quote_word(word: str) -> str:
     """Return the word quoted for a shell, which still expands `$BITBENCH_HOME` at its beginning."""
     inside = word.removeprefix(_HOME)
     return shlex.quote(word) if inside == word else f'"{_HOME}"{shlex.quote(inside)}'
@@ -93,21 +93,21 @@ def recommend(
 ) -> Recommendation:
     """Return the fastest config that meets the limits with confidence, and the reasons against the
     others."""
-    limits = _limits(slo, max_memory, max_quality_loss)
-    home = default_home()
+    limits = _parse_limits(slo, max_memory, max_quality_loss)
+    home = get_default_home()
     report = StudyReport(StudyFolder.existing(Path(folder)), home)
     recommendation = recommend_of(report.summary, limits, workloads=workloads, engines=engines)
     choices: list[Choice] = []
     for choice in recommendation.choices:
         if choice.chosen:
-            deploy = recommended_deployment(report.records, choice.chosen, home)
+            deploy = make_deployment_command(report.records, choice.chosen, home)
             choices.append(choice.model_copy(update={"deploy": deploy}))
         else:
             choices.append(choice)
     return recommendation.model_copy(update={"choices": tuple(choices)})
 
 
-def _limits(
+def _parse_limits(
     slo: str | Mapping[str, str | float] | None,
     max_memory: str | int | None,
     max_quality_loss: str | float | None,
@@ -116,12 +116,14 @@ def _limits(
     1."""
     memory_bytes = None
     if max_memory is not None:
-        memory_bytes = checked(lambda: parse_bytes(max_memory), about="--max-memory")
+        memory_bytes = check_input(lambda: parse_bytes(max_memory), about="--max-memory")
     quality_loss = None
     if max_quality_loss is not None:
-        quality_loss = checked(lambda: parse_fraction(max_quality_loss), about="--max-quality-loss")
+        quality_loss = check_input(
+            lambda: parse_fraction(max_quality_loss), about="--max-quality-loss"
+        )
     return Limits(
-        objectives=checked_objectives(slo),
+        objectives=parse_objectives(slo),
         memory_bytes=memory_bytes,
         quality_loss=quality_loss,
     )

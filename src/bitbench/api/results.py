@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, StudySummary
-from bitbench.feature import offered
+from bitbench.feature import collect_offers
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.reports.document.data import csv_text, json_text, trial_rows
+from bitbench.reports.document.data import format_csv, format_json, list_trial_rows
 from bitbench.reports.formats import Form
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
@@ -137,7 +137,7 @@ class Results:
     @property
     def points(self) -> Records[PointSummary]:
         """Each config on each workload. As a table: one row per metric, with its interval."""
-        return Records(self.summary.points, lambda: _figures(self.summary))
+        return Records(self.summary.points, lambda: _build_metric_table(self.summary))
 
     def report(self) -> Path:
         """Write the folder report/, and return the path of its page, index.html."""
@@ -150,13 +150,13 @@ class Results:
         return Records(selected, lambda: self._table("trials", records))
 
     def _table(self, name: str, records: StudyRecords) -> "pa.Table":
-        from bitbench.records.arrow_tables import study_arrow_table
+        from bitbench.records.arrow_tables import make_arrow_table
 
         # Folder and study are the same in each row.
-        return study_arrow_table(records, name).drop_columns(["folder", "study"])
+        return make_arrow_table(records, name).drop_columns(["folder", "study"])
 
 
-def _figures(summary: StudySummary) -> "pa.Table":
+def _build_metric_table(summary: StudySummary) -> "pa.Table":
     """Return a table with a row per point and metric."""
     import pyarrow as pa
 
@@ -165,7 +165,7 @@ def _figures(summary: StudySummary) -> "pa.Table":
         for name, estimate in point.metrics.items():
             definition = summary.definitions.get(name)
             basis = estimate.basis
-            interval = _shown(name, point)
+            interval = _get_interval(name, point)
             rows.append(
                 {
                     "variant": point.point.config.variant,
@@ -197,7 +197,7 @@ def _figures(summary: StudySummary) -> "pa.Table":
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 
-def _shown(name: str, point: PointSummary) -> Estimate:
+def _get_interval(name: str, point: PointSummary) -> Estimate:
     """Return a metric of a point. A percentile is over the requests of all trials if they were
     stored, and its `high` is None if that is open."""
     metric = find_metric(name)
@@ -205,7 +205,7 @@ def _shown(name: str, point: PointSummary) -> Estimate:
     return point.metrics[name] if tail is None else tail
 
 
-def study_text(report: StudyReport, form: str) -> str:
+def format_study(report: StudyReport, form: str) -> str:
     """Return a study folder in one of the `formats`. Raise StoreError if it holds nothing to
     show."""
     match form:
@@ -214,7 +214,7 @@ def study_text(report: StudyReport, form: str) -> str:
             report.write()
             return report.page.read_text(encoding="utf-8")
         case Form.CSV:
-            return csv_text(trial_rows(report.summary, report.records))
+            return format_csv(list_trial_rows(report.summary, report.records))
         case Form.JSON:
-            return json_text(report.summary, trial_rows(report.summary, report.records))
-    return str(offered("formats")[form].load()(report))
+            return format_json(report.summary, list_trial_rows(report.summary, report.records))
+    return str(collect_offers("formats")[form].load()(report))

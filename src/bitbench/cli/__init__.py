@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 from bitbench.util import machine_faults
 from bitbench.util.errors import BitbenchError, ExitCode
 from bitbench.util.plugins import PluginWarning
-from bitbench.util.text import visible
+from bitbench.util.text import escape_hidden
 
 
 def main() -> None:
@@ -27,21 +27,21 @@ def main() -> None:
         try:
             from bitbench.cli.app import app
 
-            if _command_word() and not {"--help", "--version"} & set(sys.argv[1:]):
+            if _get_command_name() and not {"--help", "--version"} & set(sys.argv[1:]):
                 _end_what_is_left_over()
             # Typer returns the code of a typer.Exit.
             code = ExitCode(app(standalone_mode=False) or ExitCode.DONE)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            code = _explained(error)
+            code = _explain_error(error)
         if code is ExitCode.STOPPED:
             message = "stopped"
-            if _can_resume(_command_word()):
+            if _is_resumable(_get_command_name()):
                 message += "; finished trials are kept, and the same command resumes"
-            _say(message)
+            _print_message(message)
     raise SystemExit(int(code))
 
 
-def _explained(error: BaseException) -> ExitCode:
+def _explain_error(error: BaseException) -> ExitCode:
     """Print the error, and return the exit code. Call it within `except`."""
     import typer
 
@@ -72,10 +72,10 @@ def _explained(error: BaseException) -> ExitCode:
     )
 
 
-def _can_resume(name: str) -> bool:
-    from bitbench.cli.app import all_commands
+def _is_resumable(name: str) -> bool:
+    from bitbench.cli.app import collect_commands
 
-    commands = all_commands()
+    commands = collect_commands()
     return name in commands and commands[name][0].resumes
 
 
@@ -86,14 +86,14 @@ def _end_what_is_left_over() -> None:
     try:
         ended = end_left_over()
     except TimeoutError:
-        _say(
+        _print_message(
             "engines that a killed run left behind cannot be ended and disturb what is measured",
             "warning",
             "yellow",
         )
         return
     if ended:
-        _say(
+        _print_message(
             f"ended {ended} process(es) of engines that a killed run had left behind",
             "note",
             "yellow",
@@ -106,22 +106,22 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
     if "--debug" in sys.argv[1:]:
         traceback.print_exc()
     else:
-        _say(message)
+        _print_message(message)
     return _fail_as_json(message, code)
 
 
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """Print the error as the JSON document if the command has --json. Return the code."""
     if "--json" in sys.argv[1:]:
-        from bitbench.cli.json_answers import answers_by_command, json_answer_text
+        from bitbench.cli.json_answers import collect_answers, format_json_answer
 
-        name = _command_word()
-        if name in answers_by_command():
-            print(json_answer_text(name, None, code, message))
+        name = _get_command_name()
+        if name in collect_answers():
+            print(format_json_answer(name, None, code, message))
     return code
 
 
-def _command_word() -> str:
+def _get_command_name() -> str:
     return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
@@ -130,14 +130,14 @@ def _show_plugin_warnings_as_a_line() -> None:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
         if issubclass(category, PluginWarning):
-            _say(str(message), "warning", "yellow")
+            _print_message(str(message), "warning", "yellow")
         else:
             show_others(message, category, *rest, **named)
 
     warnings.showwarning = show
 
 
-def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
+def _print_message(message: str, kind: str = "error", style: str = "bold red") -> None:
     from bitbench.cli.terminal import Terminal
 
     Terminal(stderr=True).print(f"{kind}:", message, style=style, soft_wrap=True)
@@ -151,7 +151,7 @@ class _VisibleStream:
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(visible(text))
+        self.rich_proxied_file.write(escape_hidden(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AllowInconclusive, AsJson, Format
 from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.terminal import Terminal
-from bitbench.reports.answers.compare import comparison_document
+from bitbench.reports.answers.compare import build_comparison
 
 
 def compare(
@@ -60,6 +60,4 @@ def compare(
     )
     if as_json:
         end_with_json("compare", comparison, comparison.exit_code)
-    end_with_outcome_document(
-        comparison_document(comparison), Terminal(), comparison.exit_code, form
-    )
+    end_with_outcome_document(build_comparison(comparison), Terminal(), comparison.exit_code, form)

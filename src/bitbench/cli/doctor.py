@@ -15,14 +15,14 @@ from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
-from bitbench.engines.environments import installed_environments
+from bitbench.engines.environments import list_environments
 from bitbench.machine.gpus import GpuSurvey, survey_gpus
-from bitbench.machine.host import collect_host_facts, host_processor_level
-from bitbench.machine.workplace import default_home
+from bitbench.machine.host import collect_host_facts, find_processor_level
+from bitbench.machine.workplace import get_default_home
 from bitbench.planning.quick_study import EXAMPLE
-from bitbench.planning.readiness import known_environment_versions, known_environments
+from bitbench.planning.readiness import collect_environments, list_main_versions
 from bitbench.records.lock import HostFacts
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level
 from bitbench.util.errors import ExitCode
@@ -56,15 +56,15 @@ class DoctorAnswer(Record):
 def doctor(as_json: AsJson = False) -> None:
     """Show what this machine can run, and what is missing."""
     console = Terminal()
-    answer = _doctor_answer(default_home())
+    answer = _collect_answer(get_default_home())
     if as_json:
         end_with_json("doctor", answer, ExitCode.DONE)
-    console.print(_host_table(answer))
+    console.print(_build_host_table(answer))
     # Below the table, so that a path is never broken. It is as wide as the longest label.
     free = show_bytes(answer.free_bytes)
     console.print(f" {'home':<11}  {answer.home} ({free} free)", soft_wrap=True)
     console.print()
-    console.print(_engine_lines(answer.engines), soft_wrap=True)
+    console.print(_format_engine_lines(answer.engines), soft_wrap=True)
     console.print()
     console.print(
         Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"),
@@ -72,32 +72,32 @@ def doctor(as_json: AsJson = False) -> None:
     )
 
 
-def _doctor_answer(home: Path) -> DoctorAnswer:
+def _collect_answer(home: Path) -> DoctorAnswer:
     """Return the state of this machine. It starts nothing and measures nothing."""
-    installed = {item.name: item for item in installed_environments(home) if item.complete}
-    environments = known_environments()
-    level = None if survey_gpus().is_usable else host_processor_level()
+    installed = {item.name: item for item in list_environments(home) if item.complete}
+    environments = collect_environments()
+    level = None if survey_gpus().is_usable else find_processor_level()
     engines: list[DoctorEngine] = []
     for name, engine in registry.engines().items():
         environment = engine.environment
         is_ready = environment is None or environment in installed
         versions: dict[str, str] = {}
         if environment in installed:
-            versions = known_environment_versions(installed[environment], environments)
+            versions = list_main_versions(installed[environment], environments)
         to_fix = None if is_ready else f"bitbench env create {environment}"
         engines.append(DoctorEngine(name=name, is_ready=is_ready, versions=versions, to_fix=to_fix))
     return DoctorAnswer(
         host=collect_host_facts(),
         level=level,
         home=str(home),
-        free_bytes=shutil.disk_usage(_existing_parent(home)).free,
+        free_bytes=shutil.disk_usage(_find_existing_parent(home)).free,
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,
         engines=tuple(engines),
-        gpu_problems=doctor_gpu_problems(survey_gpus()),
+        gpu_problems=list_gpu_problems(survey_gpus()),
     )
 
 
-def doctor_gpu_problems(survey: GpuSurvey) -> tuple[str, ...]:
+def list_gpu_problems(survey: GpuSurvey) -> tuple[str, ...]:
     """Return the reasons why engines cannot compute on the GPUs. Triton compiles kernels when an
     engine starts, and needs a C compiler and Python's headers."""
     problems = [survey.problem] if survey.problem else []
@@ -115,18 +115,18 @@ def doctor_gpu_problems(survey: GpuSurvey) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def _existing_parent(path: Path) -> Path:
+def _find_existing_parent(path: Path) -> Path:
     while not path.exists():
         path = path.parent
     return path
 
 
-def _host_table(answer: DoctorAnswer) -> Table:
+def _build_host_table(answer: DoctorAnswer) -> Table:
     host = answer.host
     table = Table(
         box=None, show_header=False, title="This machine", title_justify="left", title_style="bold"
     )
-    table.add_row("processor", doctor_processor_text(host))
+    table.add_row("processor", describe_processor(host))
     table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
     table.add_row("level", answer.level.shown if answer.level else UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
@@ -145,16 +145,16 @@ def _host_table(answer: DoctorAnswer) -> Table:
     return table
 
 
-def doctor_processor_text(host: HostFacts) -> str:
+def describe_processor(host: HostFacts) -> str:
     """Return the processor's name and counts. Linux on Arm has no model name."""
     parts = [host.cpu_model or UNKNOWN]
     for noun, count in (("core", host.cores), ("usable thread", host.threads)):
         if count is not None:
-            parts.append(plural(count, noun))
+            parts.append(format_count(count, noun))
     return ", ".join(parts)
 
 
-def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
+def _format_engine_lines(engines: Sequence[DoctorEngine]) -> Text:
     """Return a line per engine rather than a table, so that commands stay whole in a narrow
     terminal."""
     lines = [Text("Engines", "bold")]

@@ -7,14 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.cli.help import PlainTyper
-from bitbench.cli.options import OnDevice, device_option
+from bitbench.cli.options import OnDevice, parse_device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import environments
-from bitbench.machine.workplace import Workplace, default_home
+from bitbench.machine.workplace import Workplace, get_default_home
 from bitbench.planning.readiness import (
-    known_environment,
-    known_environment_versions,
-    known_environments,
+    collect_environments,
+    get_environment,
+    list_main_versions,
 )
 from bitbench.util.units import show_bytes, show_duration
 
@@ -35,9 +35,9 @@ def create(
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
-    workplace = Workplace(asked_device=device_option(device))
+    workplace = Workplace(asked_device=parse_device_option(device))
     console = Terminal()
-    environment = known_environment(name)
+    environment = get_environment(name)
     with console.status(Text(f"creating the environment {name}")) as status:
 
         def show_step(step: str) -> None:
@@ -63,10 +63,10 @@ def create(
 @env.command("list")
 def list_() -> None:
     """List environments with their main packages and sizes."""
-    by_name = known_environments()
+    by_name = collect_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
-    for installed in environments.installed_environments(default_home(), by_name):
-        versions = known_environment_versions(installed, by_name)
+    for installed in environments.list_environments(get_default_home(), by_name):
+        versions = list_main_versions(installed, by_name)
         packages = ", ".join(f"{package} {version}" for package, version in versions.items())
         state = "ready"
         if not installed.complete:

@@ -30,7 +30,7 @@ class PlainCommand(TyperCommand):
     ones."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return [self.options_metavar or "", *help_usages(self)]
+        return [self.options_metavar or "", *list_usages(self)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_panels(self, ctx, formatter)
@@ -46,11 +46,11 @@ class PlainGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         visible = {name: item for name, item in self.commands.items() if not item.hidden}
-        width = max((len(_panel_of(command)) for command in visible.values()), default=0)
+        width = max((len(_get_panel(command)) for command in visible.values()), default=0)
         rows: list[tuple[str, str]] = []
         last_panel = ""
         for name, command in visible.items():
-            panel = _panel_of(command)
+            panel = _get_panel(command)
             title = name
             if width:
                 heading = "" if panel == last_panel else panel
@@ -76,28 +76,28 @@ class PlainTyper(typer.Typer):
         return super().command(name, **{"cls": PlainCommand, **options})
 
 
-def _panel_of(item: Any) -> str:
+def _get_panel(item: Any) -> str:
     return str(getattr(item, "rich_help_panel", None) or "")
 
 
-def help_order(commands: dict[str, Any]) -> dict[str, Any]:
+def sort_by_panel(commands: dict[str, Any]) -> dict[str, Any]:
     """Return the commands sorted by panel. Rare ones, which have no panel, come last."""
     panels = [*(panel.value for panel in Panel), ""]
-    return dict(sorted(commands.items(), key=lambda item: panels.index(_panel_of(item[1]))))
+    return dict(sorted(commands.items(), key=lambda item: panels.index(_get_panel(item[1]))))
 
 
-def help_usages(command: TyperCommand) -> list[str]:
+def list_usages(command: TyperCommand) -> list[str]:
     """Return `STUDY_DIR`, or `[NAME]` for an optional argument, for any version of typer."""
     usages: list[str] = []
     for parameter in command.params:
         if isinstance(parameter, TyperArgument):
-            name = _argument_name(parameter)
+            name = _get_argument_name(parameter)
             is_bare = parameter.required or name.startswith("[")
             usages.append(name if is_bare else f"[{name}]")
     return usages
 
 
-def _argument_name(argument: TyperArgument) -> str:
+def _get_argument_name(argument: TyperArgument) -> str:
     return argument.metavar or str(argument.name).upper()
 
 
@@ -111,8 +111,8 @@ def _write_panels(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) 
             rare.append(parameter.opts[0])
             continue
         default_panel = _ARGUMENTS if isinstance(parameter, TyperArgument) else _OPTIONS
-        panel = _panel_of(parameter) or default_panel
-        panels.setdefault(panel, []).append(help_record(parameter, ctx))
+        panel = _get_panel(parameter) or default_panel
+        panels.setdefault(panel, []).append(format_help_record(parameter, ctx))
     for title in sorted(panels, key=lambda title: title == _OPTIONS):
         if panels[title]:
             with formatter.section(title):
@@ -122,12 +122,12 @@ def _write_panels(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) 
         formatter.write_text(f"Also: {', '.join(rare)}; see {REFERENCE}.")
 
 
-def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
+def format_help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
     """Return the parameter's names and text from typer, with bitbench's words for types and without
     ranges."""
     names, text = parameter.get_help_record(ctx)
     if isinstance(parameter, TyperArgument):
-        names = _argument_name(parameter)
+        names = _get_argument_name(parameter)
     # Spell types as older versions of typer do.
     names = re.sub(r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names)
     names = re.sub(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.machine.workplace import Workplace
-from bitbench.study.study_file import starter
+from bitbench.study.study_file import format_starter
 from bitbench.util.errors import UsageError
 from bitbench.util.files import SafeFolder
 
@@ -18,5 +18,5 @@ def init(
     if path.exists():
         raise UsageError(f"{path} already exists; give another name, or remove it")
     files, name = SafeFolder.around(path)
-    files.write(name, starter(Workplace().device))
+    files.write(name, format_starter(Workplace().device))
     typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")

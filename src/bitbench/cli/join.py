@@ -8,7 +8,7 @@ import typer
 from bitbench.cli.options import AllowInconclusive
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.terminal import Terminal
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.running.blocks import join_parts
 
 
@@ -29,4 +29,4 @@ def join(
     run`.
     """
     folder = join_parts(parts, into)
-    end_with_outcome(folder, default_home(), Terminal(), allow_inconclusive=allow_inconclusive)
+    end_with_outcome(folder, get_default_home(), Terminal(), allow_inconclusive=allow_inconclusive)

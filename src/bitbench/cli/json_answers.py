@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
 
 import typer
 
-from bitbench.cli.app import all_commands
+from bitbench.cli.app import collect_commands
 from bitbench.feature import Offer
 from bitbench.study.base import Record
 from bitbench.util.errors import ExitCode
@@ -27,35 +27,35 @@ class Printed(Record, Generic[A]):
     answer: A | None = None
 
 
-def answers_by_command() -> dict[str, Offer]:
+def collect_answers() -> dict[str, Offer]:
     """Return the type of each command's answer."""
     answers: dict[str, Offer] = {}
-    for name, (command, offer) in all_commands().items():
+    for name, (command, offer) in collect_commands().items():
         if command.answer is not None:
             answers[name] = Offer(offer.feature, command.answer)
     return answers
 
 
-def _answer_type(command: str) -> type[Printed[Any]]:
-    return cast("type[Printed[Any]]", Printed[answers_by_command()[command].load()])  # type: ignore[misc]
+def _load_answer_type(command: str) -> type[Printed[Any]]:
+    return cast("type[Printed[Any]]", Printed[collect_answers()[command].load()])  # type: ignore[misc]
 
 
-def answer_schema(command: str) -> dict[str, Any]:
+def make_answer_schema(command: str) -> dict[str, Any]:
     """Return the JSON Schema of a command's document. It allows further fields, since a later
     version may add some."""
-    schema = _answer_type(command).model_json_schema(mode="serialization")
+    schema = _load_answer_type(command).model_json_schema(mode="serialization")
     for definition in schema["$defs"].values():
         definition.pop("additionalProperties", None)
     title = f"bitbench {command} --json"
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
-def json_answer_text(
+def format_json_answer(
     command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None
 ) -> str:
     """Return the document as ASCII. Names come from files and servers, and must not control a
     terminal."""
-    printed = _answer_type(command)(
+    printed = _load_answer_type(command)(
         command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error, answer=answer
     )
     return json.dumps(json.loads(printed.model_dump_json()), indent=2)
@@ -63,5 +63,5 @@ def json_answer_text(
 
 def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn:
     """Print the document, which must be all of stdout, and exit."""
-    typer.echo(json_answer_text(command, answer, exit_code))
+    typer.echo(format_json_answer(command, answer, exit_code))
     raise typer.Exit(exit_code)

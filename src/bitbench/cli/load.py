@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.cli.json_answers import end_with_json
-from bitbench.cli.options import counts_option, numbers_option
+from bitbench.cli.options import parse_counts_option, parse_numbers_option
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -23,11 +23,11 @@ from bitbench.endpoint.load_study import (
     prepare_load,
 )
 from bitbench.machine.workplace import Workplace
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.running.offers import load_client
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
-from bitbench.study.study_file import checked, checked_objectives
+from bitbench.study.study_file import check_input, parse_objectives
 from bitbench.util.errors import UsageError
 from bitbench.util.units import parse_fraction, show_seconds
 
@@ -218,11 +218,13 @@ def load(
         raise UsageError("--plan prints sentences; leave out --json")
     precision_share = None
     if precision is not None:
-        precision_share = checked(lambda: parse_fraction(precision), about="--precision")
+        precision_share = check_input(lambda: parse_fraction(precision), about="--precision")
     options = LoadOptions(
-        concurrency=None if concurrency is None else counts_option(concurrency, "--concurrency"),
-        rate=None if rate is None else numbers_option(rate, "--rate"),
-        objectives=checked_objectives(slo),
+        concurrency=None
+        if concurrency is None
+        else parse_counts_option(concurrency, "--concurrency"),
+        rate=None if rate is None else parse_numbers_option(rate, "--rate"),
+        objectives=parse_objectives(slo),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         text=text,
@@ -250,13 +252,13 @@ def load(
     outcome = write_outcome(folder, workplace.home)
     code = outcome.exit_code(allow_inconclusive=allow_inconclusive)
     if as_json:
-        answer = load_answer(str(folder.path), str(outcome.page), outcome.summary)
+        answer = make_load_answer(str(folder.path), str(outcome.page), outcome.summary)
         end_with_json("load", answer, code)
     show_outcome(outcome, console, code)
     raise typer.Exit(code)
 
 
-def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
+def make_load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
     """Return the answer for --json."""
     notes = {note for config in summary.configs for note in config.notes}
     return LoadAnswer(
@@ -288,7 +290,7 @@ def show_load_heading(console: Console, prepared: PreparedLoad) -> None:
             lines.append(Text.assemble(("warning: ", "yellow"), offer))
     elif prepared.next_point is None:
         points = len(study.workloads)
-        trials = plural(points * study.measure.trials.min, "trial")
-        lines.append(Text(f"{plural(points, 'point')}, {trials} in all", "dim"))
+        trials = format_count(points * study.measure.trials.min, "trial")
+        lines.append(Text(f"{format_count(points, 'point')}, {trials} in all", "dim"))
     for line in lines:
         console.print(line, soft_wrap=True)

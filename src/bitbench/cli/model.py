@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bitbench.cli.help import PlainTyper
 from bitbench.cli.terminal import Terminal
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.models import library
 from bitbench.planning.readiness import make_model_ready
 from bitbench.util.units import show_bytes
@@ -28,11 +28,11 @@ def get(
 ) -> None:
     """Download a model, or create it."""
     console = Terminal()
-    action = "downloading" if library.source_of(name) is None else "writing"
+    action = "downloading" if library.find_source(name) is None else "writing"
     with console.status(Text(f"{action} {name}")) as status:
         steps = Steps(console, status, name)
         sentences = make_model_ready(
-            name, default_home(), on_step=steps.step, on_progress=steps.progress
+            name, get_default_home(), on_step=steps.step, on_progress=steps.progress
         )
     for sentence in sentences:
         console.print(sentence, soft_wrap=True)
@@ -71,7 +71,7 @@ def list_() -> None:
     table = Table(
         "model", "state", "parameters", "size", "description", box=None, header_style="bold"
     )
-    for entry in library.list_models(default_home()):
+    for entry in library.list_models(get_default_home()):
         state = "ready" if entry.path else f"not downloaded: bitbench model get {entry.name}"
         parameters = f"{entry.parameters / 1e6:,.0f} M" if entry.parameters else "–"
         table.add_row(

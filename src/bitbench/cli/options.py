@@ -36,24 +36,24 @@ OnDevice = Annotated[
 ]
 
 
-def device_option(device: KernelDevice | None) -> Device | None:
+def parse_device_option(device: KernelDevice | None) -> Device | None:
     """Return the device for a Workplace, or None without the option."""
     if device is None:
         return None
     return "cuda" if device is KernelDevice.CUDA else "cpu"
 
 
-def words_option(text: str | None) -> tuple[str, ...]:
+def parse_words_option(text: str | None) -> tuple[str, ...]:
     """Parse `a, b` as ("a", "b")."""
     words = (word.strip() for word in (text or "").split(","))
     return tuple(word for word in words if word)
 
 
-def numbers_option(text: str, option: str) -> tuple[float, ...]:
+def parse_numbers_option(text: str, option: str) -> tuple[float, ...]:
     """Parse positive numbers, without repetitions and in their order. Raise UsageError with the
     option and what it takes."""
     try:
-        numbers = tuple(dict.fromkeys(float(word) for word in words_option(text)))
+        numbers = tuple(dict.fromkeys(float(word) for word in parse_words_option(text)))
     except ValueError:
         numbers = ()
     if not numbers or not all(0 < number < float("inf") for number in numbers):
@@ -61,15 +61,15 @@ def numbers_option(text: str, option: str) -> tuple[float, ...]:
     return numbers
 
 
-def counts_option(text: str, option: str) -> tuple[int, ...]:
-    """Parse positive whole numbers as `numbers_option` does. Raise UsageError."""
-    numbers = numbers_option(text, option)
+def parse_counts_option(text: str, option: str) -> tuple[int, ...]:
+    """Parse positive whole numbers as `parse_numbers_option` does. Raise UsageError."""
+    numbers = parse_numbers_option(text, option)
     if any(number != int(number) for number in numbers):
         raise UsageError(f"{option}: expected whole numbers such as 1,2,4, got {text!r}")
     return tuple(int(number) for number in numbers)
 
 
-def seconds_option(text: str, option: str) -> float:
+def parse_seconds_option(text: str, option: str) -> float:
     """Parse a time such as `10m` or `90s`. Raise UsageError unless it is above zero."""
     try:
         seconds = parse_seconds(text)

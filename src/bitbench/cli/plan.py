@@ -11,32 +11,32 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bitbench.cli.json_answers import end_with_json
-from bitbench.cli.options import AsJson, OnDevice, StudyFile, device_option
+from bitbench.cli.options import AsJson, OnDevice, StudyFile, parse_device_option
 from bitbench.cli.terminal import Terminal
-from bitbench.engines.endpoint import endpoint_key_variable
+from bitbench.engines.endpoint import find_endpoint_key_variable
 from bitbench.machine.workplace import Workplace
-from bitbench.models.library import source_of
+from bitbench.models.library import find_source
 from bitbench.planning.plan import (
     Amount,
     PlanAnswer,
-    amount_of,
-    estimator_of,
+    estimate_study_size,
+    make_estimator,
     plan_study_with_readiness,
 )
-from bitbench.quality.tasks import task_files
+from bitbench.quality.tasks import list_task_files
 from bitbench.quantize.catalog import find_recipe, is_recipe_file_name
-from bitbench.reports.document.model import plain_text
-from bitbench.reports.document.words import MAX_NAME, listing, plural
+from bitbench.reports.document.model import format_plain_text
+from bitbench.reports.document.words import MAX_NAME, format_count, format_list
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.failures import failures_by_workloads, refusals_by_reason
-from bitbench.reports.sections.quality import quality_rounding_sentences
+from bitbench.reports.sections.failures import group_failures, group_refusals
+from bitbench.reports.sections.quality import iter_rounding_sentences
 from bitbench.study.environment import Device
-from bitbench.study.model_cost import active_weight_bytes
+from bitbench.study.model_cost import estimate_active_bytes
 from bitbench.study.plan import Config, Plan, Support
 from bitbench.study.study import EngineSetup, Interleaving, Measure
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import NO_MODEL, Variant
-from bitbench.study.workload import workload_length_text
+from bitbench.study.workload import format_length
 from bitbench.util.errors import ExitCode
 from bitbench.util.units import show_about, show_bytes
 
@@ -69,17 +69,17 @@ def plan(
     Prints the points, the variants and environments that are missing, and a time estimate. Runs
     nothing. Exit code 3: every point is refused.
     """
-    workplace = Workplace(asked_device=device_option(device))
+    workplace = Workplace(asked_device=parse_device_option(device))
     planned, ready = plan_study_with_readiness(study, workplace)
-    estimator = estimator_of(planned, workplace)
+    estimator = make_estimator(planned, workplace)
     answer = PlanAnswer(
         plan=planned,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=amount_of(planned, estimator, ready.making_s),
+        amount=estimate_study_size(planned, estimator, ready.making_s),
     )
-    code = plan_exit_code(planned)
+    code = get_plan_exit_code(planned)
     if as_json:
         end_with_json("plan", answer, code)
     _show_plan(answer, StudySource.of(study), workplace.device)
@@ -90,7 +90,7 @@ def plan(
 
 def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
     """Return how many of the nodes the study keeps busy, and how to use them all."""
-    counted_nodes = plural(nodes, "node")
+    counted_nodes = format_count(nodes, "node")
     if measure.budget is not None:
         return f"{counted_nodes}: with a budget each node runs blocks until the time is over."
     starts = measure.starts.min
@@ -101,7 +101,7 @@ def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
     return f"{counted_nodes}: `starts.min` {starts} keeps {busy} busy at first{advice}."
 
 
-def plan_exit_code(plan: Plan) -> ExitCode:
+def get_plan_exit_code(plan: Plan) -> ExitCode:
     """Return NOTHING_MEASURED for a plan without points and quality, as `bitbench run` would."""
     return ExitCode.DONE if plan.points or plan.quality else ExitCode.NOTHING_MEASURED
 
@@ -109,21 +109,21 @@ def plan_exit_code(plan: Plan) -> ExitCode:
 def _show_plan(answer: PlanAnswer, source: StudySource, device: Device) -> None:
     plan = answer.plan
     console = Terminal()
-    labels = plan_labels(plan)
+    labels = make_plan_labels(plan)
     show_plan_heading(console, plan, labels)
     show_plan_tables(console, plan, labels)
-    for line in _variants(plan, answer.missing_models):
+    for line in _list_variant_lines(plan, answer.missing_models):
         console.print(line)
-    console.print(plan_uses_table(source))
+    console.print(build_plan_uses_table(source))
     if len(plan.configs) > 1 and plan.points:
-        console.print(_order(plan.study.measure.schedule, device))
-    console.print(_amount(plan, answer.amount))
+        console.print(_describe_order(plan.study.measure.schedule, device))
+    console.print(_format_amount(plan, answer.amount))
     if answer.amount.seconds[0] > LONG_S:
         console.print(Text.assemble(("long", "yellow"), TOO_LONG))
     show_plan_commands(console, "Needed before `bitbench run`:", answer.before_run)
 
 
-def plan_uses_table(source: StudySource) -> Table:
+def build_plan_uses_table(source: StudySource) -> Table:
     """Return what the study would start, send and write, for a person who judges a file from
     elsewhere."""
     table = Table(
@@ -135,32 +135,35 @@ def plan_uses_table(source: StudySource) -> Table:
     )
     study = source.study
     for setup in study.engines:
-        for row in _engine_uses(setup):
+        for row in _iter_engine_uses(setup):
             table.add_row(*row)
     models = dict.fromkeys([*study.models, *(variant.checkpoint for variant in study.variants)])
     if models:
-        table.add_row(_cut(", ".join(models)), "loaded by engines")
-    for file, purpose in _files(source):
-        table.add_row(_cut(str((source.folder / Path(file).expanduser()).resolve())), purpose)
-    table.add_row(_cut(f"./{study.name}"), "written, unless --into names another folder")
+        table.add_row(_cut_text(", ".join(models)), "loaded by engines")
+    for file, purpose in _iter_files(source):
+        table.add_row(_cut_text(str((source.folder / Path(file).expanduser()).resolve())), purpose)
+    table.add_row(_cut_text(f"./{study.name}"), "written, unless --into names another folder")
     return table
 
 
-def _engine_uses(setup: EngineSetup) -> Iterator[tuple[str, str]]:
+def _iter_engine_uses(setup: EngineSetup) -> Iterator[tuple[str, str]]:
     """Yield a row for the arguments, the key, each variable and the Python of a setup."""
     if setup.args:
-        arguments = ", ".join(_cut(f"{name}={value}") for name, value in setup.args.items())
+        arguments = ", ".join(_cut_text(f"{name}={value}") for name, value in setup.args.items())
         yield arguments, f"arguments of {setup.name}"
-    key = endpoint_key_variable(setup)
+    key = find_endpoint_key_variable(setup)
     if key is not None:
-        yield _cut(key), _cut(f"its value is sent to {setup.args.get('url')} as the API key")
+        yield (
+            _cut_text(key),
+            _cut_text(f"its value is sent to {setup.args.get('url')} as the API key"),
+        )
     for name, value in setup.env.items():
-        yield _cut(f"{name}={value}"), f"variable of {setup.name}"
+        yield _cut_text(f"{name}={value}"), f"variable of {setup.name}"
     if setup.python is not None:
-        yield _cut(str(setup.python)), f"its Python runs {setup.name}"
+        yield _cut_text(str(setup.python)), f"its Python runs {setup.name}"
 
 
-def _files(source: StudySource) -> Iterator[tuple[str, str]]:
+def _iter_files(source: StudySource) -> Iterator[tuple[str, str]]:
     """Yield each file that the study reads, as the study names it, with its purpose."""
     study = source.study
     for workload in study.workloads:
@@ -172,7 +175,7 @@ def _files(source: StudySource) -> Iterator[tuple[str, str]]:
     if study.quality:
         for name in study.quality.corpus:
             yield name, "its text is sent to the engines"
-        for name in task_files(study.quality):
+        for name in list_task_files(study.quality):
             yield name, "runs code in lm-eval"
     for reference in filter(is_recipe_file_name, study.recipes):
         yield reference, "says how models are compressed"
@@ -181,7 +184,7 @@ def _files(source: StudySource) -> Iterator[tuple[str, str]]:
             yield str(calibration), "its text calibrates compression"
 
 
-def _cut(text: str) -> str:
+def _cut_text(text: str) -> str:
     hidden = len(text) - LONGEST_SHOWN
     return text if hidden <= 0 else f"{text[:LONGEST_SHOWN]}… ({hidden:,} more characters)"
 
@@ -196,9 +199,9 @@ def show_plan_heading(console: Terminal, plan: Plan, labels: Labels) -> None:
 def show_plan_tables(console: Terminal, plan: Plan, labels: Labels) -> None:
     """Print the workloads, the points and the remarks."""
     if plan.study.workloads:
-        console.print(_workloads(plan))
-    console.print(_points(plan, labels))
-    for remark in plan_remarks(plan, labels):
+        console.print(_build_workload_table(plan))
+    console.print(_build_point_table(plan, labels))
+    for remark in iter_plan_remarks(plan, labels):
         console.print(remark)
 
 
@@ -210,7 +213,7 @@ def show_plan_commands(console: Terminal, title: str, commands: Sequence[str]) -
         console.print(Text(f"  {command}"), soft_wrap=True)
 
 
-def plan_labels(plan: Plan) -> Labels:
+def make_plan_labels(plan: Plan) -> Labels:
     """Return labels of all configs of the plan, refused ones included."""
     return Labels(
         [
@@ -222,13 +225,13 @@ def plan_labels(plan: Plan) -> Labels:
     )
 
 
-def _workloads(plan: Plan) -> Table:
+def _build_workload_table(plan: Plan) -> Table:
     """Return a table of the workloads. `_points` has their numbers as column titles, so that many
     workloads fit into a line."""
     table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
     for number, workload in enumerate(plan.study.workloads[:MOST_LINES], start=1):
-        inputs = workload_length_text(workload.input_tokens)
-        outputs = workload_length_text(workload.output_tokens)
+        inputs = format_length(workload.input_tokens)
+        outputs = format_length(workload.output_tokens)
         load = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
         table.add_row(str(number), workload.name, f"{load} {inputs} → {outputs} tokens")
     left = len(plan.study.workloads) - MOST_LINES
@@ -237,7 +240,7 @@ def _workloads(plan: Plan) -> Table:
     return table
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     """Return `a, b, c`, or `a, b, … and 97 more` if there are many."""
     left = len(names) - MOST_NAMES
     if left <= 0:
@@ -245,7 +248,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:MOST_NAMES])} … and {left:,} more"
 
 
-def _hopeless(plan: Plan) -> set[Config]:
+def _collect_failing_configs(plan: Plan) -> set[Config]:
     """Return the configs that are expected to fail."""
     failing: set[Config] = set()
     for expectation in plan.expectations:
@@ -254,7 +257,7 @@ def _hopeless(plan: Plan) -> set[Config]:
     return failing
 
 
-def _points(plan: Plan, labels: Labels) -> Table:
+def _build_point_table(plan: Plan, labels: Labels) -> Table:
     """Return a table with a row per config and a column per workload."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("config", overflow="fold")
@@ -263,7 +266,7 @@ def _points(plan: Plan, labels: Labels) -> Table:
         titles.append("quality")
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
-    failing = _hopeless(plan)
+    failing = _collect_failing_configs(plan)
     rows: dict[Config, dict[str, Text]] = {}
     for point in plan.points:
         mark = _ONCE if point.config in failing else _YES
@@ -281,14 +284,14 @@ def _points(plan: Plan, labels: Labels) -> Table:
     return table
 
 
-def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
+def iter_plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     """Yield each reason why configs will not run or not be faster, followed by these configs."""
     by_remark: dict[tuple[str, str], list[Config]] = {}
-    for reason, points in refusals_by_reason(plan.refusals).items():
-        for configs, workloads in failures_by_workloads(points):
+    for reason, points in group_refusals(plan.refusals).items():
+        for configs, workloads in group_failures(points):
             remark = "refused"
             if len(workloads) != len(plan.study.workloads):
-                remark += f" on {plain_text(listing(workloads))}"
+                remark += f" on {format_plain_text(format_list(workloads))}"
             by_remark.setdefault((remark, reason), []).extend(configs)
     for expectation in plan.expectations:
         key = (EXPECTED[expectation.verdict], expectation.why)
@@ -307,56 +310,56 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
             by_remark.setdefault(key, []).append(refusal.config)
     for (remark, reason), affected in by_remark.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
-        yield indented_plan_names(labels[config] for config in affected)
+        yield indent_plan_names(labels[config] for config in affected)
     if plan.quality:
-        for sentence in quality_rounding_sentences(plan.rounded_before):
-            yield Text(plain_text(sentence))
+        for sentence in iter_rounding_sentences(plan.rounded_before):
+            yield Text(format_plain_text(sentence))
 
 
-def indented_plan_names(names: Iterable[str]) -> Padding:
+def indent_plan_names(names: Iterable[str]) -> Padding:
     """Return the names as an indented list that ends after `MOST_NAMES`."""
-    return Padding(_some(list(names)), (0, 0, 0, 4), expand=False)
+    return Padding(_format_names(list(names)), (0, 0, 0, 4), expand=False)
 
 
-def _variants(plan: Plan, missing_models: Sequence[str]) -> list[Text]:
+def _list_variant_lines(plan: Plan, missing_models: Sequence[str]) -> list[Text]:
     """Return a line for all variants that are in the same state."""
     used = {config.variant for config in plan.configs}
     states: dict[str, tuple[Text, list[str]]] = {}
     for variant in plan.variants:
         if variant.name != NO_MODEL:
-            state = _state(variant, variant.name in used, missing_models)
+            state = _describe_variant_state(variant, variant.name in used, missing_models)
             states.setdefault(state.plain, (state, []))[1].append(variant.name)
     lines: list[Text] = []
     for state, names in states.values():
         noun = "variant" if len(names) == 1 else "variants"
-        lines.append(Text.assemble(f"{noun} {_some(names)}: ", state))
+        lines.append(Text.assemble(f"{noun} {_format_names(names)}: ", state))
     return lines or [Text("no variants needed")]
 
 
-def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
+def _describe_variant_state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
     """Return whether the variant is ready, or why not."""
     if variant.refusal is not None:
         return Text("cannot be created", "yellow")
     if variant.weight_bytes is not None and (variant.checkpoint or variant.model) in missing_models:
-        missing = "not downloaded" if source_of(variant.model) is None else "not created"
-        return Text(f"{_weights(variant)}, {missing}", "yellow")
+        missing = "not downloaded" if find_source(variant.model) is None else "not created"
+        return Text(f"{_format_weights(variant)}, {missing}", "yellow")
     if variant.path is not None:
-        return Text(f"{_weights(variant)}, ready")
+        return Text(f"{_format_weights(variant)}, ready")
     if is_used:
         return Text("will be created", "yellow")
     return Text("not created: all its points are refused")
 
 
-def _weights(variant: Variant) -> str:
+def _format_weights(variant: Variant) -> str:
     """Return `56.9 GiB of weights`, for a mixture of experts with `(a token reads 5.67 GiB)`."""
     text = f"{show_bytes(variant.weight_bytes)} of weights"
     if variant.weight_bytes is None:
         return text
-    active = active_weight_bytes(variant.facts, variant.weight_bytes)
+    active = estimate_active_bytes(variant.facts, variant.weight_bytes)
     return text if active is None else f"{text} (a token reads {show_bytes(active)})"
 
 
-def _order(schedule: Interleaving, device: Device) -> str:
+def _describe_order(schedule: Interleaving, device: Device) -> str:
     """Return whether ratios are free of a temporary slowdown of the machine."""
     if schedule is Interleaving.ROUNDS or (schedule is Interleaving.AUTO and device == "cpu"):
         return (
@@ -370,23 +373,23 @@ def _order(schedule: Interleaving, device: Device) -> str:
     )
 
 
-def _amount(plan: Plan, amount: Amount) -> str:
+def _format_amount(plan: Plan, amount: Amount) -> str:
     making = f", {show_about(amount.making_s)} of it to create variants" if amount.making_s else ""
     duration = f"about {show_about(*amount.seconds)}{making} (a rough estimate)"
-    return f"{plan_runs_text(plan)} in {duration}: {plan_counts_text(plan, amount)}"
+    return f"{format_plan_runs(plan)} in {duration}: {format_plan_counts(plan, amount)}"
 
 
-def plan_runs_text(plan: Plan) -> str:
+def format_plan_runs(plan: Plan) -> str:
     """Return `16 of 42 points run`, or `The quality of 8 configs is measured` without workloads."""
     if not plan.study.workloads:
-        return f"The quality of {plural(len(plan.quality), 'config')} is measured"
+        return f"The quality of {format_count(len(plan.quality), 'config')} is measured"
     total = len(plan.points) + len(plan.refusals)
     share = f" of {total:,}" if plan.refusals else ""
     verb = "points run" if total > 1 else "point runs"
     return f"{len(plan.points):,}{share} {verb}"
 
 
-def plan_counts_text(plan: Plan, amount: Amount) -> str:
+def format_plan_counts(plan: Plan, amount: Amount) -> str:
     """Return the numbers of starts and trials: ranges, or the minimum if there is a budget."""
     least_starts, most_starts = amount.starts
     least_trials, most_trials = amount.trials
@@ -397,11 +400,11 @@ def plan_counts_text(plan: Plan, amount: Amount) -> str:
         most_starts = least_starts
         most_trials = least_trials
     noun = "start" if least_starts == most_starts == 1 else "starts"
-    text = f"{prefix}{_plan_range_text(least_starts, most_starts)} {noun}"
+    text = f"{prefix}{_format_range(least_starts, most_starts)} {noun}"
     if plan.study.workloads:
-        text += f" and {_plan_range_text(least_trials, most_trials)} trials"
+        text += f" and {_format_range(least_trials, most_trials)} trials"
     return f"{text}."
 
 
-def _plan_range_text(low: int, high: int) -> str:
+def _format_range(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from bitbench.analysis.objectives import objectives_hold
+from bitbench.analysis.objectives import check_objectives
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import (
     InstanceRecord,
@@ -15,7 +15,7 @@ from bitbench.records.trial import (
     Outcome,
     TrialRecord,
 )
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.units import show_bytes, show_duration, show_seconds, show_significant
@@ -81,7 +81,7 @@ class RunDisplay:
             self._task, total=max(minimum, trials_done + 1), completed=trials_done
         )
         if trials_done:
-            self._print(f"resuming after {plural(trials_done, 'trial')}")
+            self._print(f"resuming after {format_count(trials_done, 'trial')}")
 
     def group_started(self, group: Group, remaining_s: float | None) -> None:
         self._remaining_s = remaining_s
@@ -125,7 +125,7 @@ class RunDisplay:
             return
         is_rejected = record.outcome is Outcome.CLIENT_BOUND
         # A search still uses a trial if the late client cannot have changed its result.
-        is_used = is_rejected and objectives_hold(record, self._objectives) is not None
+        is_used = is_rejected and check_objectives(record, self._objectives) is not None
         word = "rejected" if is_rejected and not is_used else record.outcome
         cause = record.cause or ""
         if cause and cause == self._cause:

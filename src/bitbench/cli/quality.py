@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import words_option
+from bitbench.cli.options import parse_words_option
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -58,12 +58,12 @@ def quality(
     """
     options = QualityOptions(
         model=model,
-        recipes=words_option(recipes),
+        recipes=parse_words_option(recipes),
         engine=engine,
         corpus=tuple(corpus or ()),
         windows=windows,
         window_tokens=window_tokens,
-        tasks=words_option(tasks),
+        tasks=parse_words_option(tasks),
         seed=seed,
     )
     workplace = Workplace()

@@ -8,11 +8,11 @@ from rich.text import Text
 
 from bitbench.cli.model import Steps
 from bitbench.cli.terminal import Terminal
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.models import library
 from bitbench.planning.variants import make_ordered_variant, order_variant
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.defects import find_defects, ignored_by_configuration
+from bitbench.quantize.defects import find_defects, find_ignored_layers
 from bitbench.util.errors import ExitCode, UsageError
 from bitbench.util.units import show_bytes, show_duration
 
@@ -48,7 +48,7 @@ def quantize(
     layers left unquantized against the recipe is refused. With --check DIR: exit code 1 where that
     checkpoint has such a defect.
     """
-    home = default_home()
+    home = get_default_home()
     console = Terminal()
     if check is not None:
         _check(check, console)
@@ -78,7 +78,7 @@ def quantize(
 
 def _check(folder: Path, console: Terminal) -> None:
     """Print the defects of a checkpoint, and exit with code 1 if it has any."""
-    defects = find_defects(folder, ignored_by_configuration(folder))
+    defects = find_defects(folder, find_ignored_layers(folder))
     for defect in defects[:MOST_SHOWN]:
         console.print(str(defect), soft_wrap=True)
     if len(defects) > MOST_SHOWN:

@@ -13,33 +13,33 @@ from rich.text import Text
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.load import show_load_heading
 from bitbench.cli.model import Steps
-from bitbench.cli.outcome import outcome_advice, write_outcome
+from bitbench.cli.outcome import find_outcome_advice, write_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.endpoint.endpoint_run import (
     GROWTH,
+    choose_endpoint_folder,
+    find_named_server,
     find_servers,
     measure_endpoint_study,
-    named_server,
-    new_endpoint_folder,
     prepare_running_server,
 )
 from bitbench.engines.environments import make_environment
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.machine.workplace import Workplace
-from bitbench.planning.plan import estimator_of, plan_study
+from bitbench.planning.plan import make_estimator, plan_study
 from bitbench.planning.quick_study import (
     TOTAL_S,
     MissingPart,
+    list_missing_parts,
     make_quick_field,
     make_quick_study,
-    missing_for_quick_study,
-    quick_study_names,
+    parse_quick_study_names,
     write_quick_study,
 )
-from bitbench.planning.readiness import known_environment, make_model_ready
+from bitbench.planning.readiness import get_environment, make_model_ready
 from bitbench.records.folder import StudyRecords
-from bitbench.reports.answers.quick import quick_comparison_document, quick_server_document
+from bitbench.reports.answers.quick import build_quick_comparison, build_quick_server_report
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.running import runner
@@ -78,10 +78,10 @@ def quick(
     on from.
     """
     names = what or []
-    folder = into or new_endpoint_folder()
+    folder = into or choose_endpoint_folder()
     if not names or _URL.fullmatch(names[0]):
         _measure_server(names, folder)
-    _compare(names, folder, yes=yes)
+    _compare_variants(names, folder, yes=yes)
 
 
 def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
@@ -93,7 +93,7 @@ def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
         )
     workplace = Workplace()
     console = Terminal()
-    server, *others = [named_server(urls[0])] if urls else find_servers()
+    server, *others = [find_named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
         prepared = prepare_running_server(server, client, into)
         show_load_heading(console, prepared)
@@ -101,7 +101,7 @@ def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
             folder = measure_endpoint_study(prepared, display, client, workplace)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
-        _show_answer(quick_server_document(summary, server.url, GROWTH, into), records, console)
+        _show_answer(build_quick_server_report(summary, server.url, GROWTH, into), records, console)
 
     outcome = write_outcome(folder, workplace.home, answer)
     if others:
@@ -109,27 +109,27 @@ def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
             f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`"
         )
     console.print(f"report: {outcome.page}", soft_wrap=True)
-    raise typer.Exit(_exit_code(outcome.summary))
+    raise typer.Exit(_get_exit_code(outcome.summary))
 
 
-def _compare(names: Sequence[str], into: Path, *, yes: bool) -> NoReturn:
+def _compare_variants(names: Sequence[str], into: Path, *, yes: bool) -> NoReturn:
     """Create what is missing after a question, and measure and compare the variants."""
     require_native()
     workplace = Workplace()
     console = Terminal()
-    named = quick_study_names(names)
+    named = parse_quick_study_names(names)
     candidates = make_quick_field(named, workplace)
-    while missing := missing_for_quick_study(candidates, workplace):
-        _agree(missing, names, console, yes=yes)
+    while missing := list_missing_parts(candidates, workplace):
+        _ask_to_create(missing, names, console, yes=yes)
         yes = True
         if all(part.kind == "variant" for part in missing):
             break
         for part in missing:
-            _create(part, workplace, console)
+            _create_part(part, workplace, console)
         # A downloaded model may differ from what its name promised.
         candidates = make_quick_field(named, workplace)
     source = write_quick_study(make_quick_study(candidates, workplace, into.name), into)
-    high_s = estimator_of(plan_study(source, workplace), workplace).range_s()[1]
+    high_s = make_estimator(plan_study(source, workplace), workplace).estimate_range_s()[1]
     engines = ", ".join(candidates.engines)
     console.print(
         f"Wrote {source.file}; measuring on {engines}, about {show_about(high_s)}",
@@ -139,7 +139,7 @@ def _compare(names: Sequence[str], into: Path, *, yes: bool) -> NoReturn:
         folder = runner.measure_study(source, into, display, workplace)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
-        _show_answer(quick_comparison_document(summary), records, console)
+        _show_answer(build_quick_comparison(summary), records, console)
 
     outcome = write_outcome(folder, workplace.home, answer)
     console.print(f"report: {outcome.page}", soft_wrap=True)
@@ -147,24 +147,24 @@ def _compare(names: Sequence[str], into: Path, *, yes: bool) -> NoReturn:
         f"to go on: edit {source.file}, then `bitbench run {source.file} --into {into}`",
         soft_wrap=True,
     )
-    raise typer.Exit(_exit_code(outcome.summary))
+    raise typer.Exit(_get_exit_code(outcome.summary))
 
 
 def _show_answer(document: Document, records: StudyRecords, console: Terminal) -> None:
     """Print the answer, and advice if the client was too slow."""
     console.print()
     render_whole_in_terminal(document, console)
-    advice = outcome_advice(records)
+    advice = find_outcome_advice(records)
     if advice is not None:
         console.print(advice)
 
 
-def _exit_code(summary: StudySummary) -> ExitCode:
+def _get_exit_code(summary: StudySummary) -> ExitCode:
     """Return DONE with any result, since the command chose its points itself."""
     return ExitCode.DONE if summary.is_measured else ExitCode.NOTHING_MEASURED
 
 
-def _agree(
+def _ask_to_create(
     missing: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool
 ) -> None:
     """Show the missing parts with their costs, and ask. Raise NotReadyError for a no, or without a
@@ -191,13 +191,13 @@ def _agree(
         raise NotReadyError("nothing was created")
 
 
-def _create(part: MissingPart, workplace: Workplace, console: Terminal) -> None:
+def _create_part(part: MissingPart, workplace: Workplace, console: Terminal) -> None:
     """Create a missing part, except a variant, which the run creates."""
     with console.status(Text(f"{part.kind} {part.name}")) as status:
         steps = Steps(console, status, part.name)
         if part.kind == "environment":
             make_environment(
-                known_environment(part.name),
+                get_environment(part.name),
                 workplace.home,
                 device=workplace.device,
                 on_step=steps.step,

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.cli.options import OnDevice, device_option
+from bitbench.cli.options import OnDevice, parse_device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
 from bitbench.machine.workplace import Workplace
@@ -41,22 +41,22 @@ def recipes(
     copy and change.
     """
     if name is not None:
-        typer.echo(catalog.built_in_recipe_file(name).read_text(encoding="utf-8"), nl=False)
+        typer.echo(catalog.find_built_in_recipe_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    workplace = Workplace(asked_device=device_option(device))
+    workplace = Workplace(asked_device=parse_device_option(device))
     console = Terminal()
     capability = workplace.capability
-    built_in = tuple(catalog.built_in_recipes())
+    built_in = tuple(catalog.list_built_in_recipes())
     engines = [
         engine_name for engine_name, engine in registry.engines().items() if engine.needs_model
     ]
-    console.print(_recipes_table(built_in, engines, workplace.device, capability))
-    console.print(f"\n{legend(workplace.device, capability)}")
-    for paragraph in _recipe_reasons(built_in, engines, workplace.device, capability):
+    console.print(_build_recipe_table(built_in, engines, workplace.device, capability))
+    console.print(f"\n{format_legend(workplace.device, capability)}")
+    for paragraph in _iter_recipe_reasons(built_in, engines, workplace.device, capability):
         console.print(paragraph)
 
 
-def _recipes_table(
+def _build_recipe_table(
     recipes: Sequence[Recipe],
     engines: Sequence[str],
     device: Device,
@@ -78,11 +78,11 @@ def _recipes_table(
             rows[engine] = look_up_compatibility(
                 recipe.form, engine, device, recipe.at_load, capability=capability
             )
-        table.add_row(recipe.name, _engines(rows), recipe.description)
+        table.add_row(recipe.name, _format_engines(rows), recipe.description)
     return table
 
 
-def legend(device: Device, capability: Capability | None) -> str:
+def format_legend(device: Device, capability: Capability | None) -> str:
     """Return the meaning of the marks, for the line below the table."""
     marks = (
         f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"
@@ -95,7 +95,7 @@ def legend(device: Device, capability: Capability | None) -> str:
     return f"Engines on an NVIDIA GPU of unknown compute capability: {marks}, {unknown}."
 
 
-def _engines(rows: Mapping[str, CompatibilityRow | None]) -> Text:
+def _format_engines(rows: Mapping[str, CompatibilityRow | None]) -> Text:
     """Return `✓ sglang, vllm; ~ transformers`. Engines that do not run it are listed below."""
     by_mark: dict[str, list[str]] = {mark: [] for mark in (*MARKS.values(), UNDECIDED)}
     for engine, row in rows.items():
@@ -111,7 +111,7 @@ def _engines(rows: Mapping[str, CompatibilityRow | None]) -> Text:
     return Text("; ").join(parts) if parts else Text("none here", "dim")
 
 
-def _recipe_reasons(
+def _iter_recipe_reasons(
     recipes: Sequence[Recipe],
     engines: Sequence[str],
     device: Device,

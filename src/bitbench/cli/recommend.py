@@ -10,7 +10,7 @@ from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson, Format
 from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.terminal import Terminal
-from bitbench.reports.answers.recommend import recommendation_document
+from bitbench.reports.answers.recommend import build_recommendation
 
 
 def recommend(
@@ -65,4 +65,4 @@ def recommend(
     code = recommendation.exit_code
     if as_json:
         end_with_json("recommend", recommendation, code)
-    end_with_outcome_document(recommendation_document(recommendation), Terminal(), code, form)
+    end_with_outcome_document(build_recommendation(recommendation), Terminal(), code, form)

@@ -6,21 +6,21 @@ from typing import Annotated
 
 import typer
 
-from bitbench.api.results import study_text
+from bitbench.api.results import format_study
 from bitbench.cli.options import AllowInconclusive
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.terminal import Terminal
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.formats import formats
+from bitbench.reports.formats import list_formats
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import UsageError
 from bitbench.util.files import SafeFolder
 
 
-def _known_format(name: str) -> str:
+def _check_format(name: str) -> str:
     """Return the name of a format. Raise BadParameter for an unknown one."""
-    names = formats()
+    names = list_formats()
     if name not in names:
         raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, names))}.")
     return name
@@ -35,8 +35,8 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            parser=_known_format,
-            metavar=f"<{'|'.join(formats())}>",
+            parser=_check_format,
+            metavar=f"<{'|'.join(list_formats())}>",
             help="The output format [default: index.html, report.md, and tables in the terminal].",
         ),
     ] = None,
@@ -59,14 +59,16 @@ def report(
         )
     if form is None:
         study = StudyFolder.existing(folder)
-        end_with_outcome(study, default_home(), Terminal(), allow_inconclusive=allow_inconclusive)
+        end_with_outcome(
+            study, get_default_home(), Terminal(), allow_inconclusive=allow_inconclusive
+        )
     else:
-        _write_form(folder, form, output)
+        _write_format(folder, form, output)
 
 
-def _write_form(folder: Path, form: str, output: Path | None) -> None:
+def _write_format(folder: Path, form: str, output: Path | None) -> None:
     """Write the study in this format to a file, or print it."""
-    text = study_text(StudyReport(StudyFolder(folder), default_home()), form)
+    text = format_study(StudyReport(StudyFolder(folder), get_default_home()), form)
     if output is None:
         typer.echo(text, nl=False)
         return

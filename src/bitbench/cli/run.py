@@ -10,8 +10,8 @@ from bitbench.cli.options import (
     AllowInconclusive,
     OnDevice,
     StudyFile,
-    device_option,
-    seconds_option,
+    parse_device_option,
+    parse_seconds_option,
 )
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
@@ -19,10 +19,10 @@ from bitbench.cli.terminal import Terminal
 from bitbench.machine.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.running import runner
 from bitbench.running.blocks import measure_block
-from bitbench.running.offers import Executor, executor_at
+from bitbench.running.offers import Executor, load_executor
 from bitbench.study.study_file import StudySource
 from bitbench.util.errors import ExitCode, UsageError
 
@@ -78,13 +78,13 @@ def run(
     from elsewhere would start, send and write. Exit code 1: a point misses an objective of the
     study. 2: inconclusive. 3: no point has a result.
     """
-    workplace = Workplace(asked_device=device_option(device))
+    workplace = Workplace(asked_device=parse_device_option(device))
     console = Terminal()
     results = None if into is None else StudyFolder(into)
-    budget_s = None if budget is None else seconds_option(budget, "--budget")
-    executor = None if on is None else executor_at(on)
+    budget_s = None if budget is None else parse_seconds_option(budget, "--budget")
+    executor = None if on is None else load_executor(on)
     if block is not None:
-        executor = _block_executor(block, on, into)
+        executor = _make_block_executor(block, on, into)
     source = StudySource.of(study)
     with RunDisplay(console) as display:
         folder = runner.measure_study(
@@ -102,7 +102,7 @@ def run(
     _end_with_block(block, folder, console)
 
 
-def _block_executor(block: int, on: str | None, into: Path | None) -> Executor:
+def _make_block_executor(block: int, on: str | None, into: Path | None) -> Executor:
     """Return the executor of one block. Raise UsageError for options that exclude it."""
     if on is not None:
         raise UsageError("--block measures on this machine; leave --on out")
@@ -119,7 +119,7 @@ def _end_with_block(block: int, folder: StudyFolder, console: Terminal) -> NoRet
     whether it has results."""
     trials = [trial for trial in folder.trials() if trial.kind == "measured"]
     counted = sum(trial.counts for trial in trials)
-    total = plural(len(trials), "trial")
+    total = format_count(len(trials), "trial")
     console.print(f"block {block}: {counted} of {total} count; {folder.path} is ready to join")
-    has_quality = any(record.outcome is Outcome.OK for record in folder.quality_records())
+    has_quality = any(record.outcome is Outcome.OK for record in folder.read_quality_records())
     raise typer.Exit(ExitCode.DONE if counted or has_quality else ExitCode.NOTHING_MEASURED)

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.json_answers import answer_schema, answers_by_command
-from bitbench.quantize.catalog import recipe_schema
-from bitbench.study.study_file import study_schema
+from bitbench.cli.json_answers import collect_answers, make_answer_schema
+from bitbench.quantize.catalog import make_recipe_schema
+from bitbench.study.study_file import make_study_schema
 from bitbench.util.errors import UsageError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
-FILES = {"study": study_schema, "recipe": recipe_schema}
+FILES = {"study": make_study_schema, "recipe": make_recipe_schema}
 
 
 def schema(
@@ -20,10 +20,10 @@ def schema(
     ] = "study",
 ) -> None:
     """Print the JSON Schema of a file to write, or of an answer."""
-    names = [*FILES, *answers_by_command()]
+    names = [*FILES, *collect_answers()]
     if of not in names:
         raise UsageError(
-            f"{of} has no JSON Schema; {did_you_mean(of, names)}known are {', '.join(names)}"
+            f"{of} has no JSON Schema; {suggest_name(of, names)}known are {', '.join(names)}"
         )
-    content = FILES[of]() if of in FILES else answer_schema(of)
+    content = FILES[of]() if of in FILES else make_answer_schema(of)
     typer.echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from bitbench.util.text import visible
+from bitbench.util.text import escape_hidden
 
 # Characters. In a pipe or a file, tables stay whole and paragraphs are one line, for grep.
 PIPE_WIDTH = 10_000
@@ -32,7 +32,7 @@ class Terminal(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Spell out control characters before the layout, so that columns get the right width."""
-        return super().render_str(visible(text), **options)
+        return super().render_str(escape_hidden(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -43,4 +43,4 @@ class Terminal(Console):
             if segment.control:
                 yield segment
             else:
-                yield segment._replace(text=visible(segment.text))
+                yield segment._replace(text=escape_hidden(segment.text))

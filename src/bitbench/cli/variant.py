@@ -7,7 +7,7 @@ from rich.table import Column, Table
 
 from bitbench.cli.help import PlainTyper
 from bitbench.cli.terminal import Terminal
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.quantize import variants
 from bitbench.quantize.manifest import StoredBits
 from bitbench.util.units import show_bytes, show_significant
@@ -18,7 +18,7 @@ variant = PlainTyper(help="List, show and remove quantized variants.")
 @variant.command("list")
 def list_() -> None:
     """List variants and their sizes."""
-    existing = variants.list_variants(default_home())
+    existing = variants.list_variants(get_default_home())
     console = Terminal()
     if not existing:
         console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
@@ -47,7 +47,7 @@ def show(
     ],
 ) -> None:
     """Print what a variant was made from, how, and its size."""
-    made = variants.get_variant(name, default_home())
+    made = variants.get_variant(name, get_default_home())
     typer.echo(made.manifest.model_dump_json(indent=2))
 
 
@@ -58,7 +58,7 @@ def rm(
     ],
 ) -> None:
     """Remove a variant; the same recipe recreates it."""
-    made = variants.get_variant(name, default_home())
+    made = variants.get_variant(name, get_default_home())
     variants.remove_variant(made)
     typer.echo(f"{made.folder.name} removed: {show_bytes(made.manifest.size_bytes)} freed")
 

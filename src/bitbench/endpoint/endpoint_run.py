@@ -12,27 +12,27 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
-from bitbench.analysis.objectives import objectives_hold
-from bitbench.analysis.rate_search import NextRate, next_rate, rate_trials
+from bitbench.analysis.objectives import check_objectives
+from bitbench.analysis.rate_search import NextRate, find_next_rate, list_rate_trials
 from bitbench.endpoint.load_study import (
     API_KEY_ENV,
     LoadOptions,
     NextPoint,
     PreparedLoad,
+    add_load_study_seed,
     estimate_search_cost,
+    find_first_model,
     first_contact,
-    first_contact_model,
-    load_study_arguments,
-    load_study_workloads,
     make_load_study,
+    make_load_study_arguments,
+    make_load_study_workloads,
     offer_p95,
-    seeded_load_study_options,
 )
 from bitbench.engines.endpoint import (
     EndpointUnusable,
-    endpoint_api_key,
-    endpoint_url,
-    offered_models,
+    list_offered_models,
+    parse_endpoint_url,
+    read_endpoint_api_key,
 )
 from bitbench.machine.watches import MemoryWatch
 from bitbench.machine.workplace import Workplace
@@ -49,19 +49,19 @@ from bitbench.records.trial import (
     TrialMetrics,
     TrialRecord,
 )
-from bitbench.running.group import is_steady, wants_warm_up_round
+from bitbench.running.group import is_steady, should_run_warm_up_round
 from bitbench.running.progress import (
     CLIENT_BOUND_REPEATS,
     BlockTask,
     Progress,
-    repeatable_rejections,
+    list_repeatable_rejections,
 )
 from bitbench.running.runner import StudyRun
 from bitbench.running.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
 from bitbench.study.objective import RateTrialKind, SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
-from bitbench.study.study_file import StudySource, checked, study_file_text
+from bitbench.study.study_file import StudySource, check_input, format_study
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, NotReadyError, StoreError, UndecidedError
 from bitbench.util.files import SafeFolder
@@ -101,7 +101,7 @@ def measure_endpoint_study(
         search = lock.search.model_copy(update=goals)
         study = study.model_copy(update={"workloads": lock.plan.study.workloads})
     source = StudySource.of(study, folder.path)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         store = VariantStore(workplace.home, source.folder)
         plan = plan_study_source(source, store, workplace)
         if plan.refusals:
@@ -173,7 +173,7 @@ class EndpointRun:
         # The points that this run has warmed up, with the metrics of the last round. Earlier runs
         # do not count: the server may have been restarted since.
         self._warm: dict[Point, tuple[TrialMetrics, ...]] = {}
-        self._progress = Progress(run.plan, repeatable_rejections(self._trials))
+        self._progress = Progress(run.plan, list_repeatable_rejections(self._trials))
         rounds = run.plan.study.measure.trials.min
         self._progress.begin(BlockTask(BLOCK, rounds, frozenset(run.plan.points)))
         self._progress.add(self._trials)
@@ -194,7 +194,7 @@ class EndpointRun:
         """Return the workloads that need another trial."""
         wanting: list[Workload] = []
         for workload in self._plan.study.workloads:
-            if self._progress.wants_trial(self._point(workload), BLOCK):
+            if self._progress.is_trial_due(self._point(workload), BLOCK):
                 wanting.append(workload)
         return wanting
 
@@ -227,21 +227,23 @@ class EndpointRun:
         late_in_row = 0
         is_capped = False
         cost_is_told = False
-        while (step := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
+        while (
+            step := find_next_rate(list_rate_trials(self._plan.study, self._trials), limits)
+        ) is not None:
             if step.kind is RateTrialKind.FULL and not cost_is_told:
                 self._tell_cost(limits, step.rate)
                 cost_is_told = True
-            workload = endpoint_workload_at(self._plan.study.workloads[0], step, limits)
+            workload = make_workload_at_rate(self._plan.study.workloads[0], step, limits)
             record = self._trial(self._added(workload), ready)
             objectives = record.objectives
             is_ok = record.outcome is Outcome.OK
             if is_ok and objectives is not None and objectives.holds is None:
                 raise UndecidedError(f"the search cannot go on: {objectives.why_not}")
-            is_late = objectives_hold(record, self._plan.study.objectives) is None
+            is_late = check_objectives(record, self._plan.study.objectives) is None
             late_in_row = late_in_row + 1 if is_late else 0
             if late_in_row <= CLIENT_BOUND_REPEATS:
                 continue
-            tried = rate_trials(self._plan.study, self._trials)
+            tried = list_rate_trials(self._plan.study, self._trials)
             held_rates = [trial.rate for trial in tried if trial.holds]
             if not held_rates:
                 raise LoadError(
@@ -264,7 +266,7 @@ class EndpointRun:
 
     def _tell_cost(self, limits: SearchLimits, rate: float) -> None:
         """Tell the observer what the rest of a search takes, from the approximate rate."""
-        done = len(rate_trials(self._plan.study, self._trials))
+        done = len(list_rate_trials(self._plan.study, self._trials))
         cost = estimate_search_cost(limits, rate, done=done)
         self._run.observer.note(
             f"the rate is near {rate:g} requests/s; up to {cost.trials} more trials: {cost}"
@@ -280,7 +282,7 @@ class EndpointRun:
         started = time.monotonic()
         instance = self._run.start(config, log_file, occasion=str(BLOCK))
         endpoint = self._wait(instance)
-        vocabulary = self._run.vocabulary_of(config)
+        vocabulary = self._run.get_vocabulary(config)
         # The endpoint is not our process, so its memory is unknown.
         watch = MemoryWatch(None, None, instance.stop)
         ready = ReadyInstance(instance_id, config, BLOCK, instance, endpoint, vocabulary, watch)
@@ -300,7 +302,7 @@ class EndpointRun:
         counted = 0
         for trial in self._trials:
             is_rejected = trial.outcome in NOT_THE_ENGINES
-            counted += not is_rejected or bool(objectives_hold(trial, objectives))
+            counted += not is_rejected or bool(check_objectives(trial, objectives))
         self._run.observer.study_started(self._plan, counted)
         return ready
 
@@ -338,7 +340,7 @@ class EndpointRun:
         if point in self._warm or workload.warm_up is workload:
             return None
         self._warm[point] = ()
-        while wants_warm_up_round(workload, rounds, until_steady=True):
+        while should_run_warm_up_round(workload, rounds, until_steady=True):
             draft = self._draft(workload, ready, "warmup")
             if draft.record.kind != "warmup":
                 return draft
@@ -355,8 +357,8 @@ class EndpointRun:
 
     def _draft(self, workload: Workload, ready: ReadyInstance, kind: TrialKind) -> TrialDraft:
         point = self._point(workload)
-        index = len(self._progress.trials_of(point, BLOCK))
-        earlier = [*self._warm.get(point, ()), *self._progress.metrics_of(point, BLOCK)]
+        index = len(self._progress.get_trials(point, BLOCK))
+        earlier = [*self._warm.get(point, ()), *self._progress.list_metrics(point, BLOCK)]
         return run_trial(
             ready,
             workload,
@@ -378,7 +380,7 @@ class EndpointRun:
                 update={"study": grown, "points": (*self._plan.points, point)}
             )
             self._run = replace(self._run, plan=plan)
-            self._writer.write_study(study_file_text(grown))
+            self._writer.write_study(format_study(grown))
             self._update_lock(plan=plan)
         return workload
 
@@ -388,13 +390,13 @@ class EndpointRun:
         self._writer.write_lock(lock.model_copy(update=facts))
 
 
-def endpoint_workload_at(template: Workload, step: NextRate, limits: SearchLimits) -> Workload:
+def make_workload_at_rate(template: Workload, step: NextRate, limits: SearchLimits) -> Workload:
     """Return a workload with the same kind of requests at the next rate of a search."""
     return template.model_copy(
         update={
             "name": f"{step.kind}-{step.rate:g}",
             "arrival": template.arrival.model_copy(update={"rate": step.rate}),
-            "requests": limits.trial_requests(step.rate, step.kind),
+            "requests": limits.count_trial_requests(step.rate, step.kind),
             "duration": None,
         }
     )
@@ -448,12 +450,12 @@ def find_servers() -> tuple[FoundServer, ...]:
     no server answers.
     """
     require_native()
-    key = endpoint_api_key(KEY_VARIABLE)
+    key = read_endpoint_api_key(KEY_VARIABLE)
     servers: list[FoundServer] = []
     for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
-            models = offered_models(Endpoint(url, "", key), ANSWER_LIMIT_S)
+            models = list_offered_models(Endpoint(url, "", key), ANSWER_LIMIT_S)
         except EndpointUnusable:
             continue
         if models:
@@ -468,14 +470,14 @@ def find_servers() -> tuple[FoundServer, ...]:
     return tuple(servers)
 
 
-def named_server(url: str) -> FoundServer:
+def find_named_server(url: str) -> FoundServer:
     """Return the server that the user named, to which the usual key is sent.
 
     Raise UsageError for a bad URL, and LoadError if the server lists no model.
     """
     require_native()
-    base = checked(lambda: endpoint_url(url), about=url)
-    return FoundServer(base, (first_contact_model(base, API_KEY_ENV),), API_KEY_ENV)
+    base = check_input(lambda: parse_endpoint_url(url), about=url)
+    return FoundServer(base, (find_first_model(base, API_KEY_ENV),), API_KEY_ENV)
 
 
 def prepare_running_server(server: FoundServer, client: LoadClient, folder: Path) -> PreparedLoad:
@@ -486,7 +488,7 @@ def prepare_running_server(server: FoundServer, client: LoadClient, folder: Path
     new each time: a server may remember the prompts of the last run. Raise LoadError if the server
     answers neither.
     """
-    exact = seeded_load_study_options(LoadOptions(output_tokens=ANSWER_TOKENS), folder)
+    exact = add_load_study_seed(LoadOptions(output_tokens=ANSWER_TOKENS), folder)
     try:
         return _prepare(server, exact, client, folder)
     except LoadError:
@@ -495,7 +497,7 @@ def prepare_running_server(server: FoundServer, client: LoadClient, folder: Path
         return _prepare(server, chats, client, folder)
 
 
-def new_endpoint_folder() -> Path:
+def choose_endpoint_folder() -> Path:
     """Return a folder name with the current time."""
     return Path(f"quick-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
@@ -503,24 +505,24 @@ def new_endpoint_folder() -> Path:
 def _prepare(
     server: FoundServer, options: LoadOptions, client: LoadClient, folder: Path
 ) -> PreparedLoad:
-    arguments = load_study_arguments(
+    arguments = make_load_study_arguments(
         url=server.url,
         model=server.models[0],
         api_key_env=server.key_variable,
         ignore_eos=options.output_forced,
     )
     alone = replace(options, concurrency=(1,))
-    probe = load_study_workloads(alone)[0]
+    probe = make_load_study_workloads(alone)[0]
     contact = first_contact(arguments, probe, client, requests=CONTACT_REQUESTS)
-    template = load_study_workloads(alone, folder)[0]
-    first = endpoint_workload_with_streams(template, 1, contact.latency_s)
+    template = make_load_study_workloads(alone, folder)[0]
+    first = make_workload_with_streams(template, 1, contact.latency_s)
     study = make_load_study(options, arguments, (first,))
     measure = study.measure.model_copy(update={"trials": Count(min=1, max=TRIALS)})
     study = study.model_copy(update={"measure": measure})
     return PreparedLoad(study, None, contact, folder, Ladder(CLIMB_S).next_point)
 
 
-def endpoint_workload_with_streams(template: Workload, streams: int, latency_s: float) -> Workload:
+def make_workload_with_streams(template: Workload, streams: int, latency_s: float) -> Workload:
     """Return a workload with the same requests in this many streams, for about `POINT_S`."""
     rounds = min(max(int(POINT_S / max(latency_s, 1e-6)), 2), MOST_ROUNDS)
     return template.model_copy(
@@ -547,7 +549,7 @@ class Ladder:
         left_s = self._ends_s - self._clock()
         if not top.counted and len(top.tried) < TRIALS:  # the machine disturbed it, so repeat it
             return top.workload if top.trial_s < left_s else None
-        if len(top.counted) <= 1 and top.grows(lower):
+        if len(top.counted) <= 1 and top.is_growing(lower):
             higher = top.find_higher(left_s)
             if higher is not None:
                 return higher
@@ -586,7 +588,7 @@ class LadderPoint:
                 throughputs.append(trial.metrics.output_throughput or 0.0)
         return sum(throughputs) / len(throughputs) if throughputs else None
 
-    def grows(self, lower: Sequence["LadderPoint"]) -> bool:
+    def is_growing(self, lower: Sequence["LadderPoint"]) -> bool:
         """Return True if its throughput is clearly above the best of the lower points."""
         best = max((point.throughput or 0.0 for point in lower), default=0.0)
         return self.throughput is not None and self.throughput >= GROWTH * best
@@ -595,7 +597,7 @@ class LadderPoint:
         """Return the workload with twice the streams, or None if it does not fit into this time."""
         if self.workload.concurrency >= MOST_STREAMS:
             return None
-        higher = endpoint_workload_with_streams(
+        higher = make_workload_with_streams(
             self.workload, 2 * self.workload.concurrency, self.latency_s
         )
         trial_s = 2 * self.latency_s * (higher.requests or 0) / higher.concurrency

@@ -23,9 +23,9 @@ from bitbench.engines.endpoint import (
     EndpointArguments,
     EndpointInstance,
     EndpointUnusable,
-    endpoint_api_key,
-    endpoint_url,
-    offered_models,
+    list_offered_models,
+    parse_endpoint_url,
+    read_endpoint_api_key,
 )
 from bitbench.loadgen.inputs import check_input_files
 from bitbench.loadgen.verdict import load_verdict
@@ -39,10 +39,10 @@ from bitbench.study.base import Json
 from bitbench.study.metrics import NEEDED, PROMISED, Promised
 from bitbench.study.objective import Objective, RateTrialKind, SearchLimits
 from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study, Timeouts
-from bitbench.study.study_file import checked
+from bitbench.study.study_file import check_input
 from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload
 from bitbench.util.errors import LoadError, UndecidedError, UnreachableError, UsageError
-from bitbench.util.units import parse_seconds, show_about, show_seconds, written_seconds
+from bitbench.util.units import format_exact_seconds, parse_seconds, show_about, show_seconds
 
 # Sent one after the other. The first may find a cold server and is left out of the latency.
 REQUESTS = 4
@@ -60,12 +60,14 @@ class FirstContact:
     fastest_s: Mapping[Promised, float]
 
 
-def first_contact_model(url: str, api_key_env: str) -> str:
+def find_first_model(url: str, api_key_env: str) -> str:
     """Return the first model that the server lists. Raise LoadError if the list is empty."""
     try:
-        models = offered_models(Endpoint(url, "", endpoint_api_key(api_key_env)), needs_list=True)
+        models = list_offered_models(
+            Endpoint(url, "", read_endpoint_api_key(api_key_env)), needs_list=True
+        )
     except EndpointUnusable as problem:
-        raise LoadError(_advise(problem.failure, api_key_env)) from None
+        raise LoadError(_add_advice(problem.failure, api_key_env)) from None
     if not models:
         raise LoadError(f"{url} lists no models; name one with --model")
     return models[0]
@@ -83,7 +85,7 @@ def first_contact(
     try:
         endpoint = EndpointInstance(arguments).wait_ready(TIMEOUT_S)
     except InstanceFailed as failed:
-        raise LoadError(_advise(failed.failure, arguments.api_key_env)) from None
+        raise LoadError(_add_advice(failed.failure, arguments.api_key_env)) from None
     alone = workload.model_copy(
         update={"concurrency": 1, "arrival": ClosedLoop(), "requests": requests, "duration": None}
     )
@@ -116,7 +118,7 @@ def _refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) 
     """
     for objective in objectives:
         fastest = contact.fastest_s.get(objective.metric)
-        limit = f"{objective.name}={written_seconds(objective.limit)}"
+        limit = f"{objective.name}={format_exact_seconds(objective.limit)}"
         if fastest is None:
             raise UndecidedError(
                 f"{limit} cannot be decided: the {objective.metric} is unknown, "
@@ -130,7 +132,7 @@ def _refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) 
             )
 
 
-def _advise(failure: Failure, api_key_env: str) -> str:
+def _add_advice(failure: Failure, api_key_env: str) -> str:
     """Return the cause of a failure with a remedy."""
     if failure.outcome is Outcome.CRASHED:
         return f"{failure.cause}; is the server running, and is this its port?"
@@ -252,28 +254,30 @@ def prepare_load(
     anything is sent. After a few requests, raise LoadError if the endpoint does not answer as
     requested, and UnreachableError if a search could not succeed.
     """
-    base = checked(lambda: endpoint_url(url), about=url)
-    folder = into or Path(f"load-{_place(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
-    options = seeded_load_study_options(options, folder)
-    points = load_study_workloads(options)
+    base = check_input(lambda: parse_endpoint_url(url), about=url)
+    folder = into or Path(
+        f"load-{_format_address(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    )
+    options = add_load_study_seed(options, folder)
+    points = make_load_study_workloads(options)
     check_input_files(points, Path())
-    arguments = load_study_arguments(
+    arguments = make_load_study_arguments(
         url=base,
-        model=model or first_contact_model(base, api_key_env),
+        model=model or find_first_model(base, api_key_env),
         api_key_env=api_key_env,
         ignore_eos=options.output_forced,
     )
     contact = first_contact(arguments, points[0], client)
     if options.is_search:
         _refuse_unreachable(options.objectives, contact)
-    workloads = load_study_workloads(options, folder, contact.latency_s)
+    workloads = make_load_study_workloads(options, folder, contact.latency_s)
     search: SearchLimits | None = None
     if options.is_search:
-        search = load_study_search_limits(options, contact.latency_s)
+        search = make_load_study_search_limits(options, contact.latency_s)
     return PreparedLoad(make_load_study(options, arguments, workloads), search, contact, folder)
 
 
-def seeded_load_study_options(options: LoadOptions, folder: Path) -> LoadOptions:
+def add_load_study_seed(options: LoadOptions, folder: Path) -> LoadOptions:
     """Return the options with a seed: given, or from a resumed folder, or new.
 
     A server that remembers prompts must not know the prompts of a new run.
@@ -285,13 +289,13 @@ def seeded_load_study_options(options: LoadOptions, folder: Path) -> LoadOptions
     return replace(options, seed=seed)
 
 
-def load_study_arguments(**values: Argument | None) -> EndpointArguments:
+def make_load_study_arguments(**values: Argument | None) -> EndpointArguments:
     """Return the arguments of an endpoint from the values that are not None. Raise UsageError."""
     present = {name: value for name, value in values.items() if value is not None}
-    return checked(lambda: EndpointArguments.model_validate(present))
+    return check_input(lambda: EndpointArguments.model_validate(present))
 
 
-def load_study_workloads(
+def make_load_study_workloads(
     options: LoadOptions, folder: Path | None = None, latency_s: float | None = None
 ) -> tuple[Workload, ...]:
     """Return the points of a sweep, or the first point of a search.
@@ -310,17 +314,17 @@ def load_study_workloads(
     if options.precision is not None and not options.is_search:
         raise UsageError("--precision ends a search; give --slo, without --rate and --concurrency")
     if options.is_search:
-        limits = load_study_search_limits(options, latency_s)
-        first = _open_loop(options, folder, limits.start, DEFAULT_DURATION_S)
-        return (_as_first_of_search(first, limits),)
+        limits = make_load_study_search_limits(options, latency_s)
+        first = _make_open_loop(options, folder, limits.start, DEFAULT_DURATION_S)
+        return (_make_first_of_search(first, limits),)
     if options.rate is not None:
         rates = sorted(set(options.rate))
-        return tuple(_open_loop(options, folder, rate, DEFAULT_DURATION_S) for rate in rates)
+        return tuple(_make_open_loop(options, folder, rate, DEFAULT_DURATION_S) for rate in rates)
     levels = sorted(set(options.concurrency or DEFAULT_CONCURRENCIES))
-    return tuple(_closed_loop(options, folder, level) for level in levels)
+    return tuple(_make_closed_loop(options, folder, level) for level in levels)
 
 
-def load_study_search_limits(options: LoadOptions, latency_s: float | None) -> SearchLimits:
+def make_load_study_search_limits(options: LoadOptions, latency_s: float | None) -> SearchLimits:
     """Return how far a search goes from the rate of one client that waits for each answer."""
     one_client = float(f"{1.0 / latency_s:.2g}") if latency_s else 1.0
     start = one_client
@@ -331,7 +335,7 @@ def load_study_search_limits(options: LoadOptions, latency_s: float | None) -> S
     needed = [NEEDED[objective.statistic] for objective in options.objectives]
     fixed_s = None
     if options.duration is not None:
-        fixed_s = checked(lambda: parse_seconds(options.duration), about="--duration")
+        fixed_s = check_input(lambda: parse_seconds(options.duration), about="--duration")
     precision = DEFAULT_PRECISION if options.precision is None else options.precision
     return SearchLimits(
         start=start,
@@ -361,8 +365,8 @@ class SearchCost:
 def estimate_search_cost(limits: SearchLimits, rate: float, *, done: int = 0) -> SearchCost:
     """Return the cost of the trials that are left, with one that verifies the result."""
     left = max(limits.trials - done, 0)
-    requests = left * limits.trial_requests(rate, RateTrialKind.FULL)
-    requests += limits.trial_requests(rate, RateTrialKind.VERIFYING)
+    requests = left * limits.count_trial_requests(rate, RateTrialKind.FULL)
+    requests += limits.count_trial_requests(rate, RateTrialKind.VERIFYING)
     return SearchCost(left + 1, requests, requests / rate)
 
 
@@ -388,7 +392,7 @@ def offer_p95(study: Study, limits: SearchLimits, rate: float) -> str | None:
     objectives: list[str] = []
     for objective in study.objectives:
         name = objective.name.replace("p99", "p95")
-        objectives.append(f"{name}={written_seconds(objective.limit)}")
+        objectives.append(f"{name}={format_exact_seconds(objective.limit)}")
     return (
         f"a p99 needs {NEEDED['p99']:,} requests in each trial, which take {show_about(trial_s)} "
         f"at {rate:g} requests/s. A p95 needs {NEEDED['p95']}: bitbench load "
@@ -396,9 +400,9 @@ def offer_p95(study: Study, limits: SearchLimits, rate: float) -> str | None:
     )
 
 
-def _as_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
+def _make_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
     """Return a workload with the name and the length of the first trial of a search."""
-    count = limits.trial_requests(limits.start, RateTrialKind.SHORT)
+    count = limits.count_trial_requests(limits.start, RateTrialKind.SHORT)
     name = f"{RateTrialKind.SHORT}-{limits.start:g}"
     return workload.model_copy(update={"name": name, "requests": count, "duration": None})
 
@@ -411,9 +415,9 @@ def make_load_study(
     trials = options.trials or DEFAULT_TRIALS
     if options.is_search:
         trials = 1
-    return checked(
+    return check_input(
         lambda: Study(
-            name=f"load-{_place(arguments.url)}".replace(":", "-"),
+            name=f"load-{_format_address(arguments.url)}".replace(":", "-"),
             description=f"{arguments.model} at {arguments.url}, not started by bitbench.",
             engines=(EngineSetup(name=arguments.model, engine="endpoint", args=args),),
             workloads=workloads,
@@ -424,13 +428,13 @@ def make_load_study(
     )
 
 
-def _place(url: str) -> str:
+def _format_address(url: str) -> str:
     """Return a name for folders and studies, such as `127.0.0.1-8000`."""
     parts = urlsplit(url)
     return f"{parts.hostname}-{parts.port}" if parts.port else str(parts.hostname)
 
 
-def _open_loop(
+def _make_open_loop(
     options: LoadOptions, folder: Path | None, rate: float, default_s: float
 ) -> Workload:
     """Return a point at a rate, which lasts `default_s` unless the options give a length."""
@@ -441,10 +445,10 @@ def _open_loop(
     if options.requests is not None:
         length = {"requests": options.requests}
     arrival = {"kind": spacing, "rate": rate}
-    return _workload(options, folder, name=f"rate-{rate:g}", arrival=arrival, **length)
+    return _make_workload(options, folder, name=f"rate-{rate:g}", arrival=arrival, **length)
 
 
-def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) -> Workload:
+def _make_closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) -> Workload:
     """Return a point with this many streams."""
     if options.arrival is not None:
         raise UsageError(
@@ -455,7 +459,7 @@ def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) ->
             "--duration is for rates; a sweep over concurrencies takes --requests per trial"
         )
     count = options.requests or REQUESTS_PER_STREAM * max(concurrency, 2)
-    return _workload(
+    return _make_workload(
         options,
         folder,
         name=f"c-{concurrency}",
@@ -465,7 +469,7 @@ def _closed_loop(options: LoadOptions, folder: Path | None, concurrency: int) ->
     )
 
 
-def _workload(options: LoadOptions, folder: Path | None, **fields: Json) -> Workload:
+def _make_workload(options: LoadOptions, folder: Path | None, **fields: Json) -> Workload:
     """Return a workload of the requests in the options, with further fields."""
     if options.api not in tuple(Api):
         raise UsageError(f"unknown --api {options.api}; use {' or '.join(Api)}")
@@ -481,4 +485,4 @@ def _workload(options: LoadOptions, folder: Path | None, **fields: Json) -> Work
         shape["text"] = {"file": file}
     elif options.api == Api.CHAT:
         raise UsageError("--api chat takes messages, not token ids; give --text FILE with prompts")
-    return checked(lambda: Workload.model_validate(shape))
+    return check_input(lambda: Workload.model_validate(shape))

@@ -25,9 +25,9 @@ from bitbench.util.http.connection import (
     BadAnswer,
     PlainAnswer,
     PlainConnection,
-    error_in_answer,
+    describe_error,
+    describe_redirect,
     fetch_samples,
-    redirection,
 )
 from bitbench.util.http.response import MODEL_NAMES, PLAIN_BYTES
 from bitbench.util.text import quote
@@ -62,10 +62,10 @@ class EndpointArguments(Spec):
     @field_validator("url")
     @classmethod
     def _base(cls, value: str) -> str:
-        return endpoint_url(value)
+        return parse_endpoint_url(value)
 
 
-def endpoint_url(url: str) -> str:
+def parse_endpoint_url(url: str) -> str:
     """Return `http://host:port` of a URL that a person pastes.
 
     Raise ValueError with a sentence on what is expected.
@@ -87,7 +87,7 @@ def endpoint_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def endpoint_key_variable(setup: EngineSetup) -> str | None:
+def find_endpoint_key_variable(setup: EngineSetup) -> str | None:
     """Return the variable whose value is the setup's API key, or None for an engine of our own."""
     if setup.engine != EndpointEngine.name:
         return None
@@ -98,7 +98,7 @@ def refuse_unusual_keys(study: Study, given: Collection[str]) -> None:
     """Raise StudyFileError if the study sends a key that is neither usual nor in `given`."""
     usual = {None, DEFAULT_KEY_VARIABLE, *given}
     for index, setup in enumerate(study.engines):
-        name = endpoint_key_variable(setup)
+        name = find_endpoint_key_variable(setup)
         if name in usual or str(name).startswith("BITBENCH_"):
             continue
         raise StudyFileError(
@@ -142,11 +142,11 @@ class EndpointInstance:
             endpoint = Endpoint(
                 url=arguments.url,
                 model=arguments.model,
-                api_key=endpoint_api_key(arguments.api_key_env),
+                api_key=read_endpoint_api_key(arguments.api_key_env),
                 extra_body=extra_body,
                 vocabulary=Vocabulary(DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
             )
-            models = offered_models(endpoint, min(timeout_s, _ANSWER_LIMIT_S))
+            models = list_offered_models(endpoint, min(timeout_s, _ANSWER_LIMIT_S))
         except EndpointUnusable as problem:
             raise InstanceFailed(problem.failure) from None
         if models and endpoint.model not in models:
@@ -155,7 +155,7 @@ class EndpointInstance:
                 names += f" and {len(models) - _SHOWN_NAMES:,} more"
             cause = f"{endpoint.url} has no model {endpoint.model}; it has {names}"
             raise InstanceFailed(Failure(outcome=Outcome.INVALID, cause=cause))
-        return replace(endpoint, metrics=_counters(endpoint))
+        return replace(endpoint, metrics=_find_engine_counters(endpoint))
 
     def facts(self) -> InstanceFacts:
         return InstanceFacts(
@@ -180,7 +180,7 @@ class EndpointInstance:
         """Do nothing: the server ran before the study and continues to run."""
 
 
-def _counters(endpoint: Endpoint) -> Mapping[str, str]:
+def _find_engine_counters(endpoint: Endpoint) -> Mapping[str, str]:
     """Return the counters of the engine whose metric names appear at GET /metrics, or {}."""
     samples = fetch_samples(endpoint.url, endpoint.api_key)
     if samples is None:
@@ -199,7 +199,7 @@ class EndpointUnusable(Exception):
         self.failure = Failure(outcome=outcome, cause=cause)
 
 
-def endpoint_api_key(variable: str) -> str:
+def read_endpoint_api_key(variable: str) -> str:
     """Return the key in this environment variable, or "" if it is not set.
 
     Raise EndpointUnusable, without the key, if no header can carry it.
@@ -211,7 +211,7 @@ def endpoint_api_key(variable: str) -> str:
     return key
 
 
-def offered_models(
+def list_offered_models(
     endpoint: Endpoint, timeout_s: float = _ANSWER_LIMIT_S, *, needs_list: bool = False
 ) -> tuple[str, ...]:
     """Return the models that /v1/models lists, or () if the server lacks it.
@@ -226,11 +226,13 @@ def offered_models(
         phrase = HTTPStatus(status).phrase  # the server's own phrase may contain anything
         raise EndpointUnusable(Outcome.INVALID, f"{url} says {status} {phrase}: {problem}")
     if status in REDIRECTS:
-        raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models: {redirection(headers, key)}")
+        raise EndpointUnusable(
+            Outcome.INVALID, f"{url}/v1/models: {describe_redirect(headers, key)}"
+        )
     if status == HTTPStatus.OK:
-        return _names(body, key)
+        return _parse_model_names(body, key)
     if needs_list:
-        message = error_in_answer(body, key).rstrip(".")
+        message = describe_error(body, key).rstrip(".")
         raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models says {status}: {message}")
     return ()
 
@@ -258,7 +260,7 @@ def _ask_for_models(endpoint: Endpoint, timeout_s: float) -> PlainAnswer:
     raise EndpointUnusable(outcome, cause)
 
 
-def _names(body: bytes, key: str) -> tuple[str, ...]:
+def _parse_model_names(body: bytes, key: str) -> tuple[str, ...]:
     """Return the names that can be written and shown unchanged: one goes into the study."""
     try:
         content: Json = json.loads(body)

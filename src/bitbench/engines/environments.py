@@ -17,7 +17,7 @@ from typing import Literal
 
 from bitbench.engines.processes import run_logged_tool, run_tool
 from bitbench.study.environment import Device, Environment, OnStep
-from bitbench.util.child_processes import isolated_command
+from bitbench.util.child_processes import make_isolated_command
 from bitbench.util.errors import EngineEnvironmentError
 from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.machine_faults import require_linux
@@ -42,9 +42,7 @@ class InstalledEnvironment:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def installed_environments(
-    home: Path, possible: Iterable[str] = ()
-) -> tuple[InstalledEnvironment, ...]:
+def list_environments(home: Path, possible: Iterable[str] = ()) -> tuple[InstalledEnvironment, ...]:
     """Return the environments on disk, and possible ones that do not exist yet.
 
     `complete` is False for an environment that is missing or interrupted.
@@ -53,7 +51,7 @@ def installed_environments(
     for path in (home / "envs").glob("*"):
         if path.is_dir():
             names.add(path.name)
-    folders = [environment_folder(name, home) for name in sorted(names)]
+    folders = [get_environment_folder(name, home) for name in sorted(names)]
     return tuple(
         read_environment_manifest(path) or InstalledEnvironment(path.name, path, complete=False)
         for path in folders
@@ -68,10 +66,10 @@ def is_foreign_environment(name: str) -> bool:
 def environment_python(name: str, home: Path) -> Path:
     """Return an environment's interpreter, or raise EngineEnvironmentError if it is missing."""
     if is_foreign_environment(name):
-        return _python_at(Path(name))
-    folder = environment_folder(name, home)
+        return _find_foreign_python(Path(name))
+    folder = get_environment_folder(name, home)
     if read_environment_manifest(folder):
-        return python_in(folder)
+        return get_python_path(folder)
     state = "is incomplete" if folder.exists() else "is not installed"
     raise EngineEnvironmentError(
         f"The environment {name} {state} in {folder}; create it with: bitbench env create {name}"
@@ -82,39 +80,39 @@ def versions(name: str, home: Path) -> dict[str, str]:
     """Return an environment's package versions, or raise EngineEnvironmentError."""
     python = environment_python(name, home)
     if is_foreign_environment(name):
-        return _versions_in(python.parent.parent)
-    return _versions_in(environment_folder(name, home))
+        return _read_package_versions(python.parent.parent)
+    return _read_package_versions(get_environment_folder(name, home))
 
 
-def _python_at(path: Path) -> Path:
+def _find_foreign_python(path: Path) -> Path:
     """Return the Python of a foreign environment.
 
     Its link is not followed: the interpreter behind it has other packages.
     """
-    python = python_in(path) if path.is_dir() else path
+    python = get_python_path(path) if path.is_dir() else path
     if python.is_file() and os.access(python, os.X_OK):
         return python
     raise EngineEnvironmentError(f"{path} is no virtual environment, and no python of one.")
 
 
-def environment_folder(name: str, home: Path) -> Path:
+def get_environment_folder(name: str, home: Path) -> Path:
     return home.absolute() / "envs" / name
 
 
-def python_in(folder: Path) -> Path:
+def get_python_path(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def _versions_in(folder: Path) -> dict[str, str]:
+def _read_package_versions(folder: Path) -> dict[str, str]:
     """Return the package versions from the names of the packages' metadata folders."""
     versions_by_name = {}
     for path in sorted(folder.glob("lib/python*/site-packages/*.dist-info")):
         package, _, version = path.stem.rpartition("-")
-        versions_by_name[_plain_name(package)] = version
+        versions_by_name[_normalize_package_name(package)] = version
     return versions_by_name
 
 
-def _plain_name(package: str) -> str:
+def _normalize_package_name(package: str) -> str:
     """Return a package's name in the spelling of locks and manifests."""
     return package.lower().replace("_", "-")
 
@@ -124,7 +122,7 @@ def read_environment_manifest(folder: Path) -> InstalledEnvironment | None:
 
     None also if its Python has been removed, for example by an update of the system.
     """
-    if python_in(folder).is_symlink() and not python_in(folder).exists():
+    if get_python_path(folder).is_symlink() and not get_python_path(folder).exists():
         return None
     try:
         content = json.loads(read_bytes(folder / _MANIFEST))
@@ -148,18 +146,18 @@ _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu"
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
 
-def _source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
+def _iter_source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
     """Yield the package sources as absolute paths: the installers run in another folder.
 
     Both installers accept these options.
     """
     for link in find_links:
-        yield f"--find-links={_absolute(link)}"
+        yield f"--find-links={_make_absolute(link)}"
     if index_url:
-        yield f"--index-url={_absolute(index_url)}"
+        yield f"--index-url={_make_absolute(index_url)}"
 
 
-def _absolute(source: str) -> str:
+def _make_absolute(source: str) -> str:
     return source if ":/" in source else str(Path(source).expanduser().absolute())
 
 
@@ -181,24 +179,24 @@ class Installation:
         Raise EngineEnvironmentError with the lines that contain the reason.
         """
         self.on_step(f"creating a virtual environment with {self.installer}")
-        python = python_in(self.folder)
+        python = get_python_path(self.folder)
         if self.installer == "uv":
             venv = ["uv", "venv", "--allow-existing", "--no-progress"]
             venv += [f"--python={sys.executable}", str(self.folder)]
             install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
         else:
-            venv = isolated_command(sys.executable, "-m", "venv", self.folder)
+            venv = make_isolated_command(sys.executable, "-m", "venv", self.folder)
             options = ("--progress-bar=off", "--no-input", "--no-compile")
-            install = isolated_command(python, "-m", "pip", "install", *options)
-        self._call("create", venv)
+            install = make_isolated_command(python, "-m", "pip", "install", *options)
+        self._run_step("create", venv)
         self.on_step("installing packages")
         install += ["--require-hashes", "--no-deps", *self.sources]
-        self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
+        self._run_step("install", [*install, "--only-binary=:all:", "-r", self.lock])
         if self.source_lock is not None:
             self.on_step("building what exists as source only")
-            self._call("install", [*install, "--no-build-isolation", "-r", self.source_lock])
+            self._run_step("install", [*install, "--no-build-isolation", "-r", self.source_lock])
 
-    def _call(self, step: str, command: Sequence[str | Path]) -> None:
+    def _run_step(self, step: str, command: Sequence[str | Path]) -> None:
         with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
             code = run_logged_tool(command, log, folder=self.folder)
         if code == 0:
@@ -207,18 +205,18 @@ class Installation:
         recent = lines[-_RECENT_LINES:]
         raise EngineEnvironmentError(
             f"{self.installer} could not {step} the environment in {self.folder}: "
-            f"{_installer_errors(recent)} (full log: {self.log_file.name} in that folder). "
-            f"{_next_step(recent)}"
+            f"{_format_installer_errors(recent)} (full log: {self.log_file.name} in that folder). "
+            f"{_suggest_next_step(recent)}"
         )
 
 
-def _next_step(lines: Sequence[str]) -> str:
+def _suggest_next_step(lines: Sequence[str]) -> str:
     if any(_CPU_TORCH.search(line) for line in lines):
         return "Give a folder or page with the CPU wheels of torch with --find-links."
     return "Use --find-links or --index-url for another package source."
 
 
-def _installer_errors(lines: Sequence[str]) -> str:
+def _format_installer_errors(lines: Sequence[str]) -> str:
     """Return the last lines with an error, or the last lines at all, joined into one."""
     lines = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
     errors = [line for line in lines if _TELLING.search(line)]
@@ -249,7 +247,7 @@ def make_environment(
     if source_lock:
         lock_content += source_lock.read_bytes()
     lock_hash = hashlib.sha256(lock_content).hexdigest()
-    folder = environment_folder(environment.name, home)
+    folder = get_environment_folder(environment.name, home)
     existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash:
         return existing
@@ -258,7 +256,7 @@ def make_environment(
     safe_home.remove_folder(f"envs/{folder.name}")
     safe_home.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
-    sources = [*_source_options(find_links, index_url)]
+    sources = [*_iter_source_options(find_links, index_url)]
     chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
     prebuilt = None
@@ -277,7 +275,7 @@ def make_environment(
         seconds=round(time.monotonic() - began, 1),
         size_bytes=sum(path.lstat().st_size for path in folder.rglob("*")),
         prebuilt=prebuilt,
-        versions=_versions_in(folder),
+        versions=_read_package_versions(folder),
     )
     write_environment_manifest(made)
     return made
@@ -285,7 +283,8 @@ def make_environment(
 
 def _check_imports(environment: Environment, folder: Path, log_file: Path) -> None:
     finished = run_tool(
-        isolated_command(python_in(folder), "-c", environment.import_check), folder=folder
+        make_isolated_command(get_python_path(folder), "-c", environment.import_check),
+        folder=folder,
     )
     if finished.returncode == 0:
         return

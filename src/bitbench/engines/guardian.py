@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
     parent = int(arguments[1])
     command = arguments[2:]
     _carry_mark(os.environ.pop(MARK_VARIABLE, ""))
-    _guard(leash, parent)
+    _start_guarded_engine(leash, parent)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -64,13 +64,13 @@ def _carry_mark(mark: str) -> None:
             resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
 
 
-def _guard(leash: int, parent: int) -> None:
+def _start_guarded_engine(leash: int, parent: int) -> None:
     """Fork the engine and return only in it. The guardian ends after the engine and its tree."""
     guardian = os.getpid()
     engine = os.fork()
     wakeups = _prepare_guardian()
     if engine == 0:
-        _become_engine(guardian, leash, wakeups)
+        _prepare_engine(guardian, leash, wakeups)
         return
     os.write(leash, f"{engine}\n".encode())
     status = _watch_engine(engine, leash, parent, wakeups)
@@ -78,7 +78,7 @@ def _guard(leash: int, parent: int) -> None:
     _end_like_engine(_end_all(engine, status))
 
 
-def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
+def _prepare_engine(guardian: int, leash: int, wakeups: int) -> None:
     os.setsid()
     _call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # the guardian died before the line above
@@ -100,7 +100,7 @@ def _watch_engine(engine: int, leash: int, parent: int, wakeups: int) -> int | N
             return None
         if (leash in readable and _is_leash_closed(leash)) or os.getppid() != parent:
             return None
-        if (status := _reap().get(engine)) is not None:
+        if (status := _wait_for_ended_children().get(engine)) is not None:
             return status
 
 
@@ -115,9 +115,9 @@ def _report_end(leash: int, status: int | None) -> None:
 
 
 def _prepare_guardian() -> int:
-    """Adopt orphans from now on, and return the descriptor of `_wakeup_on_signals`."""
+    """Adopt orphans from now on, and return the descriptor of `_make_wakeup_descriptor`."""
     _call_prctl(PR_SET_CHILD_SUBREAPER, 1)
-    return _wakeup_on_signals()
+    return _make_wakeup_descriptor()
 
 
 def _call_prctl(option: int, value: int) -> None:
@@ -126,7 +126,7 @@ def _call_prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def _wakeup_on_signals() -> int:
+def _make_wakeup_descriptor() -> int:
     """Return a descriptor that becomes readable when a child ends or a signal asks for the end."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
@@ -148,7 +148,7 @@ def _is_leash_closed(leash: int) -> bool:
         return True
 
 
-def _reap() -> dict[int, int]:
+def _wait_for_ended_children() -> dict[int, int]:
     """Return the wait statuses of the children that have ended, orphans included."""
     ended: dict[int, int] = {}
     while True:
@@ -166,8 +166,8 @@ def _end_all(engine: int, status: int | None) -> int:
     deadline = time.monotonic() + GRACE_S
     signaled: set[int] = set()
     while True:
-        status = _reap().get(engine, status)
-        alive = descendants(os.getpid())
+        status = _wait_for_ended_children().get(engine, status)
+        alive = list_descendants(os.getpid())
         if not alive:
             return 0 if status is None else status
         if time.monotonic() > deadline:
@@ -184,7 +184,7 @@ def send_signal(pids: set[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def descendants(root: int) -> set[int]:
+def list_descendants(root: int) -> set[int]:
     """Return every process below `root`, whatever its session or group.
 
     A process that has ended but is not reaped does not count.

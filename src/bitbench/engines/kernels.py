@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bitbench.records.trial import KernelChoice, KernelPath
 from bitbench.study.environment import Device
-from bitbench.util.text import printable
+from bitbench.util.text import format_printable
 
 # Phrases from the sources of vLLM 0.32. SGLang copied the first of them. Not yet seen on a GPU.
 _SLOWER = re.compile(
@@ -23,15 +23,15 @@ _MOST_WARNINGS = 5
 _LONGEST_WARNING = 300  # characters
 
 
-def slowness_warnings(messages: Iterable[str]) -> tuple[str, ...]:
+def list_slowness_warnings(messages: Iterable[str]) -> tuple[str, ...]:
     """Return each warning about low speed once, in order, with file names but no folders."""
     slow = filter(_SLOWER.search, messages)
-    warnings = dict.fromkeys(_FOLDER.sub("", printable(message.strip())) for message in slow)
+    warnings = dict.fromkeys(_FOLDER.sub("", format_printable(message.strip())) for message in slow)
     shortened = (warning[:_LONGEST_WARNING].rstrip(".") for warning in warnings)
     return tuple(shortened)[:_MOST_WARNINGS]
 
 
-def first_log_match(pattern: re.Pattern[str], messages: Iterable[str]) -> str | None:
+def find_log_match(pattern: re.Pattern[str], messages: Iterable[str]) -> str | None:
     """Return the first group that matched in the first message that matches, or None.
 
     Without a group, return the whole match.
@@ -75,15 +75,15 @@ def read_choices(messages: Sequence[str]) -> tuple[KernelChoice, ...]:
     chosen = _list_pairs(_CHOSEN, messages)
     specific = {kernel for kind, kernel in chosen if kind != _GENERIC}
     linear = [
-        KernelChoice(kind=kind, kernel=kernel, path=kernel_path(kernel, kind), source="log")
+        KernelChoice(kind=kind, kernel=kernel, path=classify_kernel(kernel, kind), source="log")
         for kind, kernel in chosen
         if kind != _GENERIC or kernel not in specific
     ]
-    if not linear and (dense := first_log_match(NOT_QUANTIZED, messages)):
+    if not linear and (dense := find_log_match(NOT_QUANTIZED, messages)):
         path = KernelPath.DENSE
         linear = [KernelChoice(kind="linear", kernel=f"dense {dense}", path=path, source="log")]
-    choices = [*linear, *_experts(messages)]
-    if attention := first_log_match(_ATTENTION, messages):
+    choices = [*linear, *_iter_expert_choices(messages)]
+    if attention := find_log_match(_ATTENTION, messages):
         choices.insert(0, KernelChoice(kind="attention", kernel=attention, source="log"))
     return tuple(choices)
 
@@ -94,7 +94,7 @@ def _list_pairs(pattern: re.Pattern[str], messages: Sequence[str]) -> list[tuple
     return list(dict.fromkeys((match[2], match[1]) for match in matches))
 
 
-def _experts(messages: Sequence[str]) -> Iterator[KernelChoice]:
+def _iter_expert_choices(messages: Sequence[str]) -> Iterator[KernelChoice]:
     """Yield the kernels of a mixture's experts: `Using TRITON Unquantized MoE backend out of …`.
 
     The names are vLLM's own and do not tell the path of quantized experts.
@@ -104,7 +104,7 @@ def _experts(messages: Sequence[str]) -> Iterator[KernelChoice]:
         yield KernelChoice(kind=f"experts, {scheme}", kernel=backend, path=path, source="log")
 
 
-def kernel_path(kernel: str, kind: str = "") -> KernelPath | None:
+def classify_kernel(kernel: str, kind: str = "") -> KernelPath | None:
     """Return how a kernel computes, or None if that is unknown.
 
     `kind` is the kind of layers, since a class may compute differently for two schemes.
@@ -124,21 +124,21 @@ def complete_toolkit(environment: Path, log_file: Path, *, device: Device) -> No
 
     Its wheels leave out `lib64` and the library without a version.
     """
-    toolkit = _packaged_toolkit(environment) if device == "cuda" else None
+    toolkit = _find_packaged_toolkit(environment) if device == "cuda" else None
     if toolkit is None:
         return
-    _link(toolkit / "lib64", "lib")
+    _add_link(toolkit / "lib64", "lib")
     newest = sorted((toolkit / "lib").glob(f"{_RUNTIME}.*"), key=lambda path: len(path.name))
     if newest:
-        _link(toolkit / "lib" / _RUNTIME, newest[0].name)
+        _add_link(toolkit / "lib" / _RUNTIME, newest[0].name)
 
 
-def _packaged_toolkit(environment: Path) -> Path | None:
+def _find_packaged_toolkit(environment: Path) -> Path | None:
     compilers = sorted(environment.glob(f"{_PACKAGED}/bin/nvcc"))
     return compilers[0].parents[1] if compilers else None
 
 
-def toolkit_variables(
+def make_toolkit_variables(
     python: Path, machine_variables: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return PATH with the environment's programs first, and CUDA_HOME if the machine has none.
@@ -155,11 +155,11 @@ def toolkit_variables(
         or (_INSTALLED / "bin" / "nvcc").exists()
         or shutil.which("nvcc", path=machine_variables.get("PATH"))
     )
-    if not has_own and (toolkit := _packaged_toolkit(programs.parent)) is not None:
+    if not has_own and (toolkit := _find_packaged_toolkit(programs.parent)) is not None:
         variables["CUDA_HOME"] = str(toolkit)
     return variables
 
 
-def _link(path: Path, target: str) -> None:
+def _add_link(path: Path, target: str) -> None:
     if not path.exists():
         path.symlink_to(target)

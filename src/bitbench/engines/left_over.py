@@ -25,24 +25,24 @@ _WAIT_S = 0.1  # between two searches of all processes, while guardians are at w
 _PROC = Path("/proc")
 
 
-def new_mark() -> str:
+def make_mark() -> str:
     """Return a mark for an instance that this process is about to start.
 
     The soft limit is the instance's number. The hard limit identifies the driver.
     """
     pid = os.getpid()
-    driver = _DRIVER | pid << _TICKS_BITS | (_started(pid) or 0)
+    driver = _DRIVER | pid << _TICKS_BITS | (_read_start_ticks(pid) or 0)
     return f"{secrets.randbits(_INSTANCE_BITS)}:{driver}"
 
 
-def marked(mark: str) -> set[int]:
+def list_marked_processes(mark: str) -> set[int]:
     """Return the processes with this mark, whichever parent they have now."""
-    return {pid for pid, process_mark in _marks() if process_mark == mark}
+    return {pid for pid, process_mark in _iter_marks() if process_mark == mark}
 
 
-def left_over() -> set[int]:
+def list_left_over_processes() -> set[int]:
     """Return the engine processes whose driver has ended: it and their guardian were killed."""
-    return {pid for pid, mark in _marks() if not _driver_runs(mark)}
+    return {pid for pid, mark in _iter_marks() if not _is_driver_running(mark)}
 
 
 def end_left_over(timeout_s: float = 20.0) -> int:
@@ -51,10 +51,10 @@ def end_left_over(timeout_s: float = 20.0) -> int:
     A driver that has just ended may have guardians that are still at work, so they get time first.
     """
     deadline = time.monotonic() + GRACE_S + KILL_S
-    while (pids := left_over()) and time.monotonic() < deadline:
+    while (pids := list_left_over_processes()) and time.monotonic() < deadline:
         time.sleep(_WAIT_S)
     if pids:
-        kill_left_over(left_over, timeout_s)
+        kill_left_over(list_left_over_processes, timeout_s)
     return len(pids)
 
 
@@ -68,7 +68,7 @@ def kill_left_over(find: Callable[[], set[int]], timeout_s: float) -> None:
         time.sleep(_POLL_S)
 
 
-def _marks() -> Iterator[tuple[int, str]]:
+def _iter_marks() -> Iterator[tuple[int, str]]:
     """Yield pid and mark of the user's running engine processes.
 
     Processes of a container are left out: they see other process numbers than this process.
@@ -78,23 +78,23 @@ def _marks() -> Iterator[tuple[int, str]]:
             limits = _LIMIT.search(path.read_bytes())
             if limits is None or not int(limits[2]) & _DRIVER:
                 continue
-            if _namespace(path.parent) != _namespace(_PROC / "self"):
+            if _read_namespace(path.parent) != _read_namespace(_PROC / "self"):
                 continue
             pid = int(path.parent.name)
-            if _started(pid) is not None:
+            if _read_start_ticks(pid) is not None:
                 yield pid, f"{int(limits[1])}:{int(limits[2])}"
 
 
-def _namespace(process: Path) -> Path:
+def _read_namespace(process: Path) -> Path:
     return (process / "ns/pid").readlink()
 
 
-def _driver_runs(mark: str) -> bool:
+def _is_driver_running(mark: str) -> bool:
     driver = int(mark.partition(":")[2]) ^ _DRIVER
-    return _started(driver >> _TICKS_BITS) == driver & (1 << _TICKS_BITS) - 1
+    return _read_start_ticks(driver >> _TICKS_BITS) == driver & (1 << _TICKS_BITS) - 1
 
 
-def _started(pid: int) -> int | None:
+def _read_start_ticks(pid: int) -> int | None:
     """Return a process's start in clock ticks since boot, or None if it does not run."""
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from bitbench.engines.kernels import first_log_match
+from bitbench.engines.kernels import find_log_match
 from bitbench.engines.llamacpp_programs import install_llamacpp
-from bitbench.engines.options import command_words, refuse_long_context, spelled_arguments
-from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.options import format_options, normalize_arguments, refuse_long_context
+from bitbench.engines.processes import free_port, make_random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
@@ -51,7 +51,7 @@ UNSUPPORTED = re.compile(
 )
 
 
-def llamacpp_log_message(line: str) -> str:
+def strip_llamacpp_log_prefix(line: str) -> str:
     """Return a log line without its time and level. An error gets the word "Error"."""
 
     def replace_prefix(prefix: re.Match[str]) -> str:
@@ -62,10 +62,10 @@ def llamacpp_log_message(line: str) -> str:
 
 def read_llamacpp_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
     """Return the facts of an instance that its log states."""
-    messages = [llamacpp_log_message(line) for line in log.splitlines()]
-    buffers = _weight_buffers(messages)
+    messages = [strip_llamacpp_log_prefix(line) for line in log.splitlines()]
+    buffers = _collect_weight_buffers(messages)
     versions = {}
-    if compiler := first_log_match(_COMPILER, messages):
+    if compiler := find_log_match(_COMPILER, messages):
         versions["compiler"] = compiler
     weight_bytes = sum(buffers.values()) if buffers else None
     cache_bytes: int | None = None
@@ -78,16 +78,16 @@ def read_llamacpp_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
             sum(float(cache[1]) * _MIB / _count_cells(cache) for cache in caches)
         )
     return InstanceFacts(
-        engine_version=first_log_match(_VERSION, messages),
+        engine_version=find_log_match(_VERSION, messages),
         versions=versions,
-        kernels=tuple(_kernels(messages, buffers)),
-        kernel_choices=tuple(_choices(messages, buffers)),
+        kernels=tuple(_iter_kernels(messages, buffers)),
+        kernel_choices=tuple(_iter_kernel_choices(messages, buffers)),
         weight_bytes_loaded=weight_bytes,
         kv_cache_bytes=cache_bytes,
         kv_cache_tokens=cache_tokens,
         kv_bytes_per_token=bytes_per_token,
         prefix_caching=prefix_caching,
-        notes=tuple(_notes(messages)),
+        notes=tuple(_iter_notes(messages)),
     )
 
 
@@ -95,7 +95,7 @@ def _count_cells(cache: re.Match[str]) -> int:
     return int(cache[2]) * int(cache[3])
 
 
-def _weight_buffers(messages: Iterable[str]) -> dict[str, int]:
+def _collect_weight_buffers(messages: Iterable[str]) -> dict[str, int]:
     """Return the bytes of weights by buffer. A kernel for packed weights has its own buffer."""
     sizes: dict[str, int] = {}
     for match in filter(None, map(_BUFFER.search, messages)):
@@ -103,12 +103,12 @@ def _weight_buffers(messages: Iterable[str]) -> dict[str, int]:
     return sizes
 
 
-def _kernels(messages: list[str], buffers: Mapping[str, int]) -> Iterable[str]:
+def _iter_kernels(messages: list[str], buffers: Mapping[str, int]) -> Iterable[str]:
     """Yield the type of the weights, their buffers (which decide the kernels) and CPU features.
 
     A tensor whose rows do not fit a type is stored in another one, so the types are counted.
     """
-    if file_type := first_log_match(_FILE_TYPE, messages):
+    if file_type := find_log_match(_FILE_TYPE, messages):
         matches = filter(None, map(_TENSORS.search, messages))
         tensors = {match[1]: match[2] for match in matches}
         weights = f"weights {file_type}"
@@ -118,13 +118,13 @@ def _kernels(messages: list[str], buffers: Mapping[str, int]) -> Iterable[str]:
         yield weights
     for name, size in buffers.items():
         yield f"{name} buffer: {show_bytes(size)} of weights"
-    if system := _system(messages):
+    if system := _find_system_info(messages):
         features = [name for name, value in _FEATURE.findall(system[3]) if value != "0"]
         if features:
             yield f"CPU features {', '.join(features)}"
 
 
-def _choices(messages: list[str], buffers: Mapping[str, int]) -> Iterable[KernelChoice]:
+def _iter_kernel_choices(messages: list[str], buffers: Mapping[str, int]) -> Iterable[KernelChoice]:
     """Yield a choice per type of tensor, except 32 bits, which only vectors have.
 
     The buffers with the weights decide the kernels. On the processor ggml rounds activations to
@@ -144,15 +144,15 @@ def _choices(messages: list[str], buffers: Mapping[str, int]) -> Iterable[Kernel
         )
 
 
-def _notes(messages: list[str]) -> Iterable[str]:
-    if system := _system(messages):
+def _iter_notes(messages: list[str]) -> Iterable[str]:
+    if system := _find_system_info(messages):
         yield (
             f"llama.cpp computes with {system[1]} threads on a machine of {system[2]}; "
             "`args: {threads: N}` in the study changes this"
         )
 
 
-def _system(messages: list[str]) -> re.Match[str] | None:
+def _find_system_info(messages: list[str]) -> re.Match[str] | None:
     return next(filter(None, map(_SYSTEM.search, messages)), None)
 
 
@@ -217,7 +217,7 @@ class LlamaCppEngine(EngineDefaults):
         if (
             variant.path is not None
             and variant.path.exists()
-            and llamacpp_gguf_file(variant.path) is None
+            and find_gguf_file(variant.path) is None
         ):
             return (
                 "Its folder holds no .gguf file, or several; "
@@ -226,20 +226,20 @@ class LlamaCppEngine(EngineDefaults):
         return refuse_long_context(variant, workload)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
-        options = _options(launch)
+        options = _make_options(launch)
         options.pop("verbosity")
         model = launch.variant.path
         if not model or model.exists():  # records from another machine have a path that is not here
-            model = _model(launch)
-        server = str(_server(launch.python)) if launch.python else _SERVER
-        return dict(launch.setup.env), [server, "--model", str(model), *command_words(options)]
+            model = _find_model_file(launch)
+        server = str(_find_server(launch.python)) if launch.python else _SERVER
+        return dict(launch.setup.env), [server, "--model", str(model), *format_options(options)]
 
     def start(self, launch: Launch) -> Instance:
-        if launch.python is not None and not _server(launch.python).exists():
+        if launch.python is not None and not _find_server(launch.python).exists():
             raise EngineEnvironmentError(_NO_SERVER)
         port = free_port()
-        key = random_key()
-        caching = bool(_options(launch)["cache-prompt"])
+        key = make_random_key()
+        caching = bool(_make_options(launch)["cache-prompt"])
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -255,7 +255,7 @@ class LlamaCppEngine(EngineDefaults):
                 log_file=launch.log_file,
                 read_facts=partial(read_llamacpp_facts, prefix_caching=caching),
                 unsupported=UNSUPPORTED,
-                message_of=llamacpp_log_message,
+                message_of=strip_llamacpp_log_prefix,
             )
         )
 
@@ -265,27 +265,27 @@ def command_line(launch: Launch, port: int) -> list[str]:
 
     It contains no secret.
     """
-    model = _model(launch)
+    model = _find_model_file(launch)
     fixed: dict[str, Argument] = {
         "model": str(model),
         "alias": _MODEL_NAME,
         "host": "127.0.0.1",
         "port": port,
     }
-    options = {**_options(launch), "metrics": True, **fixed}
-    return [str(_server(launch.python)), *command_words(options)]
+    options = {**_make_options(launch), "metrics": True, **fixed}
+    return [str(_find_server(launch.python)), *format_options(options)]
 
 
-def _model(launch: Launch) -> Path:
+def _find_model_file(launch: Launch) -> Path:
     """Return the launch's GGUF file, or raise ModelError if there is not exactly one."""
     path = launch.required_model("llama.cpp")
-    model = llamacpp_gguf_file(path)
+    model = find_gguf_file(path)
     if model is None:
         raise ModelError(f"{path} holds no .gguf file, or several; llama.cpp needs exactly one.")
     return model
 
 
-def llamacpp_gguf_file(path: Path) -> Path | None:
+def find_gguf_file(path: Path) -> Path | None:
     """Return the GGUF file at this path, or the only one in this folder, else None.
 
     If the file is split into parts, return the first part.
@@ -297,7 +297,7 @@ def llamacpp_gguf_file(path: Path) -> Path | None:
     return files[0] if len(stems) == 1 else None
 
 
-def _server(python: Path | None) -> Path:
+def _find_server(python: Path | None) -> Path:
     """Return the server next to the environment's interpreter, or on the PATH if that is None."""
     path = python.with_name(_SERVER) if python else shutil.which(_SERVER)
     if path is None:
@@ -305,8 +305,8 @@ def _server(python: Path | None) -> Path:
     return Path(path)
 
 
-def _options(launch: Launch) -> dict[str, Argument]:
-    chosen = spelled_arguments(launch.setup.args)
+def _make_options(launch: Launch) -> dict[str, Argument]:
+    chosen = normalize_arguments(launch.setup.args)
     slots = launch.concurrency
     if isinstance(parallel := chosen.get("parallel"), int):
         slots = max(parallel, launch.concurrency)

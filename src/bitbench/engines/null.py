@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from bitbench.engines.options import check_arguments
-from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.processes import free_port, make_random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.engines.workers.null_server import DRAFT_COUNTERS, KEY_VARIABLE, MODEL
 from bitbench.ports import Endpoint, Instance, Launch
@@ -19,14 +19,14 @@ from bitbench.study.base import Fraction, Seconds, Spec
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import bitbench_command
+from bitbench.util.child_processes import make_bitbench_command
 from bitbench.util.units import show_seconds
 from bitbench.util.version import __version__
 
 _MODULE = "bitbench.engines.workers.null_server"
 
 
-def _numbers(value: object) -> object:
+def _parse_numbers(value: object) -> object:
     """Return a list of numbers, also for `7` and `"7,20"`. Leave other values to the validation."""
     if isinstance(value, str):
         return [part for part in value.split(",") if part.strip()]
@@ -44,7 +44,7 @@ class NullArguments(Spec):
     vary_instance: Fraction = Field(
         default=0.0, ge=0, description="relative standard deviation between starts"
     )
-    slow_requests: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
+    slow_requests: Annotated[tuple[int, ...], BeforeValidator(_parse_numbers)] = Field(
         default=(), description="requests of a start that are slow, counted from 1 with the warm-up"
     )
     slow_factor: float = Field(default=4.0, gt=0, description="how many times slower they are")
@@ -102,7 +102,7 @@ class NullEngine(EngineDefaults):
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
         port = free_port()
-        key = random_key()
+        key = make_random_key()
         behaviour = json.dumps({**arguments.model_dump(), "seed": launch.seed})
         ttft = show_seconds(arguments.ttft)
         tpot = show_seconds(arguments.tpot)
@@ -113,7 +113,7 @@ class NullEngine(EngineDefaults):
         )
         counters = DRAFT_COUNTERS if arguments.draft_tokens else {}
         plan = ServerPlan(
-            command=bitbench_command(_MODULE, str(port), behaviour),
+            command=make_bitbench_command(_MODULE, str(port), behaviour),
             env={**launch.setup.env, KEY_VARIABLE: key},
             endpoint=Endpoint(
                 f"http://127.0.0.1:{port}",

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from bitbench.engines.options import (
     check_arguments,
+    normalize_arguments,
     refuse_long_context,
     refuse_text,
-    spelled_arguments,
 )
-from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
+from bitbench.engines.processes import free_port, make_random_key
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, parse_printed_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.base import Spec
@@ -23,7 +23,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated_command
+from bitbench.util.child_processes import make_isolated_command
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "openvino_server.py"
@@ -80,7 +80,9 @@ class OpenvinoEngine(EngineDefaults):
     kv_cache_types = _KV_CACHE_TYPES
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        check_arguments(_named(setup), OpenvinoArguments, who="openvino", whose="openvino's")
+        check_arguments(
+            _collect_arguments(setup), OpenvinoArguments, who="openvino", whose="openvino's"
+        )
         if variant.form is not None and variant.form.partition("/")[0] != _FORM:
             return (
                 "OpenVINO runs only models in its own format; "
@@ -90,7 +92,7 @@ class OpenvinoEngine(EngineDefaults):
 
     def start(self, launch: Launch) -> Instance:
         port = free_port()
-        key = random_key()
+        key = make_random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -112,21 +114,23 @@ def command_line(launch: Launch, port: int) -> list[str]:
     """Return the server's command. It contains no secret."""
     python = launch.required_python("OpenVINO")
     model = launch.required_model("OpenVINO")
-    chosen = _named(launch.setup)
+    chosen = _collect_arguments(launch.setup)
     if launch.dtype is not None:
         chosen.setdefault("dtype", launch.dtype)
     options = [f"--model={model}", f"--port={port}"]
     options += [f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}"]
     for name, value in sorted(chosen.items()):
         options.append(f"--{name.replace('_', '-')}={value}")
-    return isolated_command(python, _SERVER, *options)
+    return make_isolated_command(python, _SERVER, *options)
 
 
-def _named(setup: EngineSetup) -> dict[str, Argument]:
+def _collect_arguments(setup: EngineSetup) -> dict[str, Argument]:
     """Return the arguments under the names of `OpenvinoArguments`, however they are spelled."""
-    return {name.replace("-", "_"): value for name, value in spelled_arguments(setup.args).items()}
+    return {
+        name.replace("-", "_"): value for name, value in normalize_arguments(setup.args).items()
+    }
 
 
 def read_openvino_facts(log: str) -> InstanceFacts:
     """Return the facts that the server prints into its log."""
-    return InstanceFacts.model_validate(printed_server_facts(log.splitlines()))
+    return InstanceFacts.model_validate(parse_printed_facts(log.splitlines()))

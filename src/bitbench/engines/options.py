@@ -7,13 +7,13 @@ from pydantic import ValidationError
 from bitbench.study.base import Spec
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Api, Workload, workload_length_text
+from bitbench.study.workload import Api, Workload, format_length
 from bitbench.util.errors import StudyFileError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 from bitbench.util.units import BY_HAND
 
 
-def spelled_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
+def normalize_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
     """Return the arguments in one spelling: `max_model_len`, `--max-model-len` are the same.
 
     `no-enforce-eager: true` becomes `enforce-eager: false`, which overrides our default.
@@ -30,21 +30,21 @@ def spelled_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
 
 def tensor_parallel_size(args: Mapping[str, Argument]) -> int:
     """Return the number of devices that share every layer, in the names that GPU engines use."""
-    return _count(args, ("tensor-parallel-size", "tp-size", "tp"))
+    return _get_count(args, ("tensor-parallel-size", "tp-size", "tp"))
 
 
 def pipeline_parallel_size(args: Mapping[str, Argument]) -> int:
     """Return the number of groups of devices among which the layers are divided."""
-    return _count(args, ("pipeline-parallel-size", "pp-size"))
+    return _get_count(args, ("pipeline-parallel-size", "pp-size"))
 
 
-def _count(args: Mapping[str, Argument], names: Sequence[str]) -> int:
-    chosen = spelled_arguments(args)
+def _get_count(args: Mapping[str, Argument], names: Sequence[str]) -> int:
+    chosen = normalize_arguments(args)
     count = next((chosen[name] for name in names if name in chosen), 1)
     return count if type(count) is int and count > 0 else 1
 
 
-def command_words(options: Mapping[str, Argument]) -> list[str]:
+def format_options(options: Mapping[str, Argument]) -> list[str]:
     """Return `--name value` for each option, and `--name` or `--no-name` for a switch."""
     words: list[str] = []
     for name, value in options.items():
@@ -61,7 +61,7 @@ def check_argument_names(args: Mapping[str, Argument], defined: Iterable[str], *
     names = list(defined)
     for name in args:
         if name not in names:
-            hint = did_you_mean(name, names)
+            hint = suggest_name(name, names)
             raise StudyFileError(
                 f"{who} has no argument {name}; {hint}it has {', '.join(names)}", ("args", name)
             )
@@ -95,8 +95,8 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
     if limit is None or workload.context_tokens <= limit:
         return None
     turns = "" if workload.turns == 1 else f", {workload.turns} times"
-    inputs = workload_length_text(workload.input_tokens)
-    outputs = workload_length_text(workload.output_tokens)
+    inputs = format_length(workload.input_tokens)
+    outputs = format_length(workload.output_tokens)
     return (
         f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
         f"({inputs} in and {outputs} out{turns}), but {variant.model} supports {limit:,}."
@@ -105,7 +105,7 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
 
 def refuse_context_argument(setup: EngineSetup, option: str, workload: Workload) -> str | None:
     """Return why the workload exceeds the context that the study's argument sets, or None."""
-    longest = spelled_arguments(setup.args).get(option)
+    longest = normalize_arguments(setup.args).get(option)
     if not isinstance(longest, int) or workload.context_tokens <= longest:
         return None
     return (

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, descendants, send_signal
-from bitbench.engines.left_over import kill_left_over, marked, new_mark
-from bitbench.util.child_processes import NOWHERE, isolated_command, tool_child_variables
+from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, list_descendants, send_signal
+from bitbench.engines.left_over import kill_left_over, list_marked_processes, make_mark
+from bitbench.util.child_processes import NOWHERE, collect_tool_variables, make_isolated_command
 from bitbench.util.errors import BitbenchError
 from bitbench.util.files import SafeFolder
 
@@ -33,7 +33,7 @@ _STATE = 3
 _INODE = 9
 
 
-def _kernel_hex(address: bytes) -> str:
+def _format_kernel_hex(address: bytes) -> str:
     """Return the address as in /proc/net/tcp: 32-bit words, each a number in native byte order."""
     digits = ""
     for start in range(0, len(address), 4):
@@ -42,13 +42,13 @@ def _kernel_hex(address: bytes) -> str:
 
 
 _LOOPBACK = (
-    _kernel_hex(socket.inet_aton("127.0.0.1")),
-    _kernel_hex(socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1")),
+    _format_kernel_hex(socket.inet_aton("127.0.0.1")),
+    _format_kernel_hex(socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1")),
 )
-_ANY_ADDRESS = (_kernel_hex(bytes(4)), _kernel_hex(bytes(16)))
+_ANY_ADDRESS = (_format_kernel_hex(bytes(4)), _format_kernel_hex(bytes(16)))
 
 
-def _listening_sockets(port: int) -> set[str]:
+def _list_listening_sockets(port: int) -> set[str]:
     """Return the inodes of the sockets that may accept a connection to this port of 127.0.0.1.
 
     They listen on the address itself, or on all addresses if no socket listens on it. Several
@@ -62,29 +62,29 @@ def _listening_sockets(port: int) -> set[str]:
                 address, _, hex_port = fields[_ADDRESS].partition(":")
                 if fields[_STATE] == _LISTENING and int(hex_port, 16) == port:
                     by_address[address].add(fields[_INODE])
-    return _at(by_address, _LOOPBACK) or _at(by_address, _ANY_ADDRESS)
+    return _collect_inodes(by_address, _LOOPBACK) or _collect_inodes(by_address, _ANY_ADDRESS)
 
 
-def _at(by_address: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
+def _collect_inodes(by_address: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
     return set[str]().union(*(by_address.get(address, set()) for address in addresses))
 
 
-def _sockets_of(pids: Iterable[int]) -> set[str]:
+def _collect_sockets(pids: Iterable[int]) -> set[str]:
     """Return the inodes of all sockets that these processes have open."""
-    return set[str]().union(*map(_sockets, pids))
+    return set[str]().union(*map(_list_sockets, pids))
 
 
 def _describe_holders(inodes: set[str]) -> str:
     """Return who has one of these sockets open, for example `process 123 (python3)`."""
     for path in Path("/proc").glob("[0-9]*"):
-        if inodes & _sockets(int(path.name)):
+        if inodes & _list_sockets(int(path.name)):
             with contextlib.suppress(OSError):
                 name = (path / "comm").read_text(encoding="utf-8", errors="replace").strip()
                 return f"process {path.name} ({name})"
     return "a process of another user"
 
 
-def _sockets(pid: int) -> set[str]:
+def _list_sockets(pid: int) -> set[str]:
     """Return the inodes of a process's sockets: none if it ended or belongs to another user."""
     inodes = set()
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
@@ -156,7 +156,7 @@ class ServerProcess:
 
         If only the guardian's end is known, return the guardian's exit code.
         """
-        self._listen(0.0)
+        self._read_report(0.0)
         if self._reported is None and self._is_gone:
             return self._guardian.wait()
         return self._reported
@@ -192,15 +192,15 @@ class ServerProcess:
     def _end_orphans(self) -> None:
         """End the remaining processes if the guardian was killed before it had ended them."""
         if self._guardian.wait(_STOP_TIMEOUT_S) < 0:
-            kill_left_over(lambda: marked(self._mark), _STOP_TIMEOUT_S)
+            kill_left_over(lambda: list_marked_processes(self._mark), _STOP_TIMEOUT_S)
 
     def _wait_until_gone(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
         while not self._is_gone and (left_s := deadline - time.monotonic()) > 0:
-            self._listen(left_s)
+            self._read_report(left_s)
         return self._is_gone
 
-    def _listen(self, timeout_s: float) -> None:
+    def _read_report(self, timeout_s: float) -> None:
         """Wait for a report of the guardian and read it. Its end closes the socket."""
         if self._is_gone or self._leash.fileno() < 0:
             return
@@ -219,36 +219,36 @@ class ServerProcess:
         """Pause every process of the tree: they keep their memory and take no processor time."""
         stopped: set[int] = set()
         # Repeat until no process has been forked in the meantime.
-        while running := descendants(self._guardian.pid) - stopped:
+        while running := list_descendants(self._guardian.pid) - stopped:
             send_signal(running, signal.SIGSTOP)
             stopped |= running
 
     def thaw(self) -> None:
         """Resume every process of the tree. Safe to call if it is not frozen."""
-        send_signal(descendants(self._guardian.pid), signal.SIGCONT)
+        send_signal(list_descendants(self._guardian.pid), signal.SIGCONT)
 
-    def listens_on(self, port: int) -> bool:
+    def is_listening_on(self, port: int) -> bool:
         """Return True if a connection to this loopback port reaches this tree, False if no process.
 
         Raise PortTaken if it reaches, or may reach, another process.
         """
-        listening = _listening_sockets(port)
-        strange = listening - _sockets_of([self.pid])  # usually the root itself listens
+        listening = _list_listening_sockets(port)
+        strange = listening - _collect_sockets([self.pid])  # usually the root itself listens
         if strange:  # only now search the whole tree, which reads all of /proc
-            strange -= _sockets_of(descendants(self._guardian.pid))
+            strange -= _collect_sockets(list_descendants(self._guardian.pid))
         # Look again: a socket may have been closed, or handed over, in the meantime.
-        if strange and strange <= _listening_sockets(port):
+        if strange and strange <= _list_listening_sockets(port):
             raise PortTaken(_describe_holders(strange))
         return bool(listening)
 
     def log(self) -> str:
-        return _text(self.log_file.read_bytes())
+        return _decode_text(self.log_file.read_bytes())
 
     def log_tail(self, lines: int = 40) -> tuple[str, ...]:
         """Return the last lines of the log, without reading all of a long one."""
         with self.log_file.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
-            return tuple(_text(file.read()).splitlines()[-lines:])
+            return tuple(_decode_text(file.read()).splitlines()[-lines:])
 
 
 def launch_logged_process(
@@ -259,11 +259,11 @@ def launch_logged_process(
     Its output is appended to `log_file`. It ends when `stop` is called or when this process ends,
     whatever the reason.
     """
-    mark = new_mark()
+    mark = make_mark()
     ours, theirs = socket.socketpair()
     with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         guardian = subprocess.Popen(
-            isolated_command(
+            make_isolated_command(
                 sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command
             ),
             stdin=subprocess.DEVNULL,
@@ -285,7 +285,7 @@ def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> 
     port = urlsplit(url).port or 0
     deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_POLL_S
-    while not (_answers(url) and process.listens_on(port)):
+    while not (_is_answering(url) and process.is_listening_on(port)):
         exit_code = process.exit_code()
         if exit_code is not None:
             raise ProcessEnded(exit_code)
@@ -295,7 +295,7 @@ def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> 
         pause_s = min(1.5 * pause_s, _SLOWEST_POLL_S)
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(
         parts.hostname or "", parts.port, timeout=_HEALTH_REQUEST_TIMEOUT_S
@@ -321,7 +321,7 @@ def run_tool(
         errors="replace",
         check=False,
         cwd=folder,
-        env=tool_child_variables(),
+        env=collect_tool_variables(),
     )
 
 
@@ -334,7 +334,7 @@ def run_logged_tool(command: Sequence[str | Path], log: IO[bytes], *, folder: Pa
         stderr=subprocess.STDOUT,
         check=False,
         cwd=folder,
-        env=tool_child_variables(),
+        env=collect_tool_variables(),
     ).returncode
 
 
@@ -346,9 +346,9 @@ def free_port() -> int:
         return port
 
 
-def random_key() -> str:
+def make_random_key() -> str:
     return secrets.token_urlsafe(32)
 
 
-def _text(data: bytes) -> str:
+def _decode_text(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")

@@ -7,7 +7,7 @@ from bitbench.ports import Engine
 from bitbench.study.study import Study
 from bitbench.util.errors import PluginError, StudyFileError
 from bitbench.util.plugins import load_plugin, warn_of_plugin
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 GROUP = "bitbench.engines"
 
@@ -17,12 +17,12 @@ def engine(name: str) -> Engine:
 
     Raise StudyFileError if it does not exist or cannot be loaded.
     """
-    points = _points()
+    points = _collect_entry_points()
     if name not in points:
-        hint = did_you_mean(name, tuple(points))
+        hint = suggest_name(name, tuple(points))
         raise StudyFileError(f"unknown engine {name}; {hint}installed are {', '.join(points)}")
     try:
-        return _load(points[name])
+        return _load_engine(points[name])
     except PluginError as error:
         raise StudyFileError(f"The engine {name} cannot be used. {error}") from error
 
@@ -30,15 +30,15 @@ def engine(name: str) -> Engine:
 def engines() -> dict[str, Engine]:
     """Return the engines by name. Skip an engine that cannot be loaded, with a warning."""
     loaded: dict[str, Engine] = {}
-    for name, point in _points().items():
+    for name, point in _collect_entry_points().items():
         try:
-            loaded[name] = _load(point)
+            loaded[name] = _load_engine(point)
         except PluginError as error:
             warn_of_plugin(str(error))
     return loaded
 
 
-def registered_engines_of(study: Study) -> dict[str, Engine]:
+def load_study_engines(study: Study) -> dict[str, Engine]:
     """Return the study's engines by name.
 
     Raise StudyFileError, with its position in the study, for an engine that does not exist or
@@ -54,7 +54,7 @@ def registered_engines_of(study: Study) -> dict[str, Engine]:
     return by_name
 
 
-def _points() -> dict[str, EntryPoint]:
+def _collect_entry_points() -> dict[str, EntryPoint]:
     """Return the entry points by name, sorted. The first of two with the same name counts.
 
     This reads the metadata of every installed package.
@@ -65,5 +65,5 @@ def _points() -> dict[str, EntryPoint]:
     return dict(sorted(by_name.items()))
 
 
-def _load(point: EntryPoint) -> Engine:
+def _load_engine(point: EntryPoint) -> Engine:
     return cast("Engine", load_plugin(point))

@@ -27,8 +27,8 @@ from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.util import machine_faults
-from bitbench.util.child_processes import engine_child_variables
-from bitbench.util.text import printable, text_without_key
+from bitbench.util.child_processes import collect_engine_variables
+from bitbench.util.text import format_printable, hide_key
 from bitbench.util.units import show_duration
 
 _VMSTAT = Path("/proc/vmstat")
@@ -48,7 +48,7 @@ def count_oom_kills() -> int:
     Only its growth has a meaning. The machine's count includes the group's, but a container may
     show only one of them.
     """
-    return sum(_counted(path) for path in (_VMSTAT, *_group_files()))
+    return sum(_read_oom_kill_count(path) for path in (_VMSTAT, *_group_files()))
 
 
 def _group_files() -> Iterator[Path]:
@@ -68,7 +68,7 @@ def _group_files() -> Iterator[Path]:
             yield _GROUPS / "memory" / path.lstrip("/") / "memory.oom_control"
 
 
-def memory_of_groups() -> Iterator[tuple[int, int]]:
+def iter_group_memory() -> Iterator[tuple[int, int]]:
     """Yield the limit and the use, in bytes, of our control group and its parents.
 
     Groups without a limit are left out. Cached files that the kernel can drop do not count as use.
@@ -84,7 +84,7 @@ def memory_of_groups() -> Iterator[tuple[int, int]]:
                 yield limit, used
 
 
-def _counted(path: Path) -> int:
+def _read_oom_kill_count(path: Path) -> int:
     """Return the file's number of OOM kills, or 0 if it has none or does not exist."""
     try:
         lines = path.read_text(encoding="ascii").splitlines()
@@ -120,7 +120,7 @@ NOTHING = re.compile(r"(?!)")
 _FACTS = "bitbench-facts: "  # begins the line in which a server in `workers/` prints its facts
 
 
-def printed_server_facts(lines: Iterable[str]) -> dict[str, Json]:
+def parse_printed_facts(lines: Iterable[str]) -> dict[str, Json]:
     """Return the facts that a server of ours prints into its log, or {} if that line is missing."""
     for line in lines:
         if line.startswith(_FACTS):
@@ -167,7 +167,7 @@ class ServerInstance:
     def __init__(self, plan: ServerPlan) -> None:
         self._plan = plan
         self._kernel_kills = count_oom_kills()
-        variables = engine_child_variables(plan.env)
+        variables = collect_engine_variables(plan.env)
         self._process = launch_logged_process(plan.command, env=variables, log_file=plan.log_file)
         self._was_stopped = False
         self._death: Failure | None = None
@@ -181,23 +181,25 @@ class ServerInstance:
         try:
             wait_until_listening(self._process, url, timeout_s)
         except ProcessEnded as ended:
-            raise InstanceFailed(self._stranger() or self._explain(ended.exit_code)) from None
+            raise InstanceFailed(
+                self._find_stranger() or self._explain_end(ended.exit_code)
+            ) from None
         except PortTaken as taken:
-            raise InstanceFailed(self._replaced_by(taken.holder)) from None
+            raise InstanceFailed(self._make_port_failure(taken.holder)) from None
         except TimeoutError:
             lines = self._messages()
             cause = f"It was not ready within {show_duration(timeout_s)} (limits.start)."
-            raise InstanceFailed(_failure(Outcome.TIMEOUT, cause, lines, len(lines))) from None
+            raise InstanceFailed(_make_failure(Outcome.TIMEOUT, cause, lines, len(lines))) from None
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
-        log = text_without_key(self._process.log(), self._plan.endpoint.api_key)
+        log = hide_key(self._process.log(), self._plan.endpoint.api_key)
         facts = self._plan.read_facts(log)
-        return facts.model_copy(update={"command": _shown_command(self._plan)})
+        return facts.model_copy(update={"command": _format_command(self._plan)})
 
     def failure(self) -> Failure | None:
         exit_code = self._process.exit_code()
-        return self._stranger() if exit_code is None else self._explain(exit_code)
+        return self._find_stranger() if exit_code is None else self._explain_end(exit_code)
 
     def freeze(self) -> None:
         self._process.freeze()
@@ -213,29 +215,29 @@ class ServerInstance:
     def _messages(self) -> list[str]:
         key = self._plan.endpoint.api_key
         return [
-            self._plan.message_of(text_without_key(line, key))
+            self._plan.message_of(hide_key(line, key))
             for line in self._process.log_tail(_SEARCHED_LINES)
         ]
 
-    def _stranger(self) -> Failure | None:
+    def _find_stranger(self) -> Failure | None:
         """Return a failure if another process listens on the engine's port, else None."""
         try:
-            self._process.listens_on(urlsplit(self._plan.endpoint.url).port or 0)
+            self._process.is_listening_on(urlsplit(self._plan.endpoint.url).port or 0)
         except PortTaken as taken:
-            return self._replaced_by(taken.holder)
+            return self._make_port_failure(taken.holder)
         return None
 
-    def _replaced_by(self, holder: str) -> Failure:
-        return self._disturbed(f"Not this engine but {holder} listens on its port.")
+    def _make_port_failure(self, holder: str) -> Failure:
+        return self._make_disturbance(f"Not this engine but {holder} listens on its port.")
 
-    def _explain(self, exit_code: int) -> Failure:
+    def _explain_end(self, exit_code: int) -> Failure:
         """Return the cause of the end. It is determined once, since the machine changes later."""
         if self._death is None:
             self._process.wait_for_the_rest()
-            self._death = self._cause_of(exit_code)
+            self._death = self._find_cause(exit_code)
         return self._death
 
-    def _cause_of(self, exit_code: int) -> Failure:
+    def _find_cause(self, exit_code: int) -> Failure:
         """Return why the process ended.
 
         Lack of memory comes first, then what the engine cannot run, then disturbances from
@@ -243,56 +245,56 @@ class ServerInstance:
         """
         lines = self._messages()
         if self._was_stopped:
-            return _failure(Outcome.CRASHED, "It was stopped by bitbench.", lines, len(lines))
+            return _make_failure(Outcome.CRASHED, "It was stopped by bitbench.", lines, len(lines))
         for outcome, pattern in (
             (Outcome.OOM, _OUT_OF_MEMORY),
             (Outcome.UNSUPPORTED, self._plan.unsupported),
             (Outcome.DISTURBED, _NO_PORT),
         ):
-            index = _first(pattern.search, lines)
+            index = _find_first_index(pattern.search, lines)
             if index < len(lines):
-                return _failure(outcome, lines[index].strip(), lines, index)
+                return _make_failure(outcome, lines[index].strip(), lines, index)
         ended_itself = any(map(self._plan.ends_itself.search, lines))
         if count_oom_kills() > self._kernel_kills and not ended_itself:
             killed = "It ended after one of this machine's processes"
             if exit_code == -signal.SIGKILL:
                 killed = "It"
             cause = f"{killed} was killed by the kernel's out-of-memory killer."
-            return _failure(Outcome.OOM, cause, lines, len(lines))
-        if (fault := machine_faults.disk_fault(self._plan.log_file.parent)) is not None:
-            return self._disturbed(f"It ended when nothing more could be written: {fault}.")
-        return self._crash(exit_code, lines)
+            return _make_failure(Outcome.OOM, cause, lines, len(lines))
+        if (fault := machine_faults.find_disk_fault(self._plan.log_file.parent)) is not None:
+            return self._make_disturbance(f"It ended when nothing more could be written: {fault}.")
+        return self._classify_crash(exit_code, lines)
 
-    def _crash(self, exit_code: int, lines: Sequence[str]) -> Failure:
+    def _classify_crash(self, exit_code: int, lines: Sequence[str]) -> Failure:
         """Return a failure with the root cause: the first exception in the log.
 
         Later exceptions report only that another process died.
         """
         ended = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         outcome = Outcome.CRASHED
-        index = _first(_EXCEPTION.match, lines)
+        index = _find_first_index(_EXCEPTION.match, lines)
         if index < len(lines):
             if machine_faults.SAID.search(lines[index]):
                 outcome = Outcome.DISTURBED
         else:
-            index = _first(self._plan.ends_itself.search, lines)
+            index = _find_first_index(self._plan.ends_itself.search, lines)
         if index < len(lines):
             cause = f"It ended with {ended}: {lines[index].strip()}"
-            return _failure(outcome, cause, lines, index)
+            return _make_failure(outcome, cause, lines, index)
         if -exit_code in _FROM_OUTSIDE:
-            return self._disturbed(
+            return self._make_disturbance(
                 f"It was killed by {ended} from outside: "
                 "the kernel reports no lack of memory, and its log no error."
             )
         cause = f"It ended with {ended}; its log gives no reason."
-        return _failure(outcome, cause, lines, index)
+        return _make_failure(outcome, cause, lines, index)
 
-    def _disturbed(self, cause: str) -> Failure:
+    def _make_disturbance(self, cause: str) -> Failure:
         lines = self._messages()
-        return _failure(Outcome.DISTURBED, cause, lines, len(lines))
+        return _make_failure(Outcome.DISTURBED, cause, lines, len(lines))
 
 
-def _first(matches: Callable[[str], object], lines: Sequence[str]) -> int:
+def _find_first_index(matches: Callable[[str], object], lines: Sequence[str]) -> int:
     """Return the index of the first line that matches, or the number of lines if none does."""
     for index, line in enumerate(lines):
         if matches(line):
@@ -300,13 +302,17 @@ def _first(matches: Callable[[str], object], lines: Sequence[str]) -> int:
     return len(lines)
 
 
-def _shown_command(plan: ServerPlan) -> tuple[str, ...]:
+def _format_command(plan: ServerPlan) -> tuple[str, ...]:
     """Return the command without folders and port: the same on any machine and in any instance."""
     port = str(urlsplit(plan.endpoint.url).port)
     return tuple(re.sub(r"(^|=)/\S*/", r"\1", word).replace(port, "PORT") for word in plan.command)
 
 
-def _failure(outcome: Outcome, cause: str, lines: Sequence[str], index: int) -> Failure:
+def _make_failure(outcome: Outcome, cause: str, lines: Sequence[str], index: int) -> Failure:
     """Return a failure that quotes the log lines around `index`."""
     around = lines[max(0, index - _SHOWN_BEFORE) : index + _SHOWN_AFTER]
-    return Failure(outcome=outcome, cause=printable(cause), log_lines=tuple(map(printable, around)))
+    return Failure(
+        outcome=outcome,
+        cause=format_printable(cause),
+        log_lines=tuple(map(format_printable, around)),
+    )

@@ -11,15 +11,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from bitbench.engines.kernels import slowness_warnings
+from bitbench.engines.kernels import list_slowness_warnings
 from bitbench.engines.options import (
-    command_words,
+    format_options,
+    normalize_arguments,
     refuse_context_argument,
     refuse_long_context,
-    spelled_arguments,
 )
-from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
+from bitbench.engines.processes import free_port, make_random_key
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, parse_printed_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json
@@ -28,7 +28,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated_command
+from bitbench.util.child_processes import make_isolated_command
 
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z]{2}\d+)*\] ")
 _ARGUMENTS = "server_args="
@@ -67,37 +67,39 @@ ENDS_ITSELF = re.compile(
 )
 
 
-def sglang_log_message(line: str) -> str:
+def strip_sglang_log_prefix(line: str) -> str:
     """Return a log line without the time and the rank."""
     return _PREFIX.sub("", line, count=1)
 
 
 def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
     """Return the facts of an instance that its log states."""
-    messages = [sglang_log_message(line) for line in log.splitlines()]
-    printed = printed_server_facts(messages)
-    arguments = _arguments(messages)
+    messages = [strip_sglang_log_prefix(line) for line in log.splitlines()]
+    printed = parse_printed_facts(messages)
+    arguments = _parse_printed_arguments(messages)
     on_cpu = arguments.get("device") == "cpu"
-    lacks_kernels = printed.get("own_kernels") is False or bool(_first(_WITHOUT_OWN, messages))
+    lacks_kernels = printed.get("own_kernels") is False or bool(
+        _find_first_match(_WITHOUT_OWN, messages)
+    )
     by_torch = on_cpu and lacks_kernels
     quantization: str | None = None
     weight_bytes: int | None = None
     weight_load_s: float | None = None
-    if loaded := _first(_LOADED, messages):
+    if loaded := _find_first_match(_LOADED, messages):
         quantization = loaded[2]
         weight_load_s = float(loaded[1])
         # On a CPU it is the change of the machine's free memory, to which all processes contribute.
         if not on_cpu:
-            weight_bytes = _bytes_of_all_ranks(float(loaded[3]), arguments)
-    cache = _last(_KV_CACHE, messages)
+            weight_bytes = _compute_bytes_of_all_ranks(float(loaded[3]), arguments)
+    cache = _find_last_match(_KV_CACHE, messages)
     value_bytes = _VALUE_BYTES.get(cache[1]) if cache else None
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
-    tokens = _last(_ALL_TOKENS, messages)
+    tokens = _find_last_match(_ALL_TOKENS, messages)
     kv_tokens = int(tokens[1]) if tokens else None
     captures = filter(None, map(_CAPTURED.match, messages))
     capture_times = [float(capture[1]) for capture in captures]
     compile_s = sum(capture_times) if capture_times else None
-    choices = _choices(arguments, quantization, cache, by_torch=by_torch)
+    choices = _collect_kernel_choices(arguments, quantization, cache, by_torch=by_torch)
     caching_is_off = arguments.get("disable_radix_cache")
     prefix_caching = None if caching_is_off is None else not caching_is_off
     return InstanceFacts(
@@ -105,29 +107,29 @@ def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
         kernels=tuple(choice.shown for choice in choices),
         kernel_choices=choices,
         weight_bytes_loaded=weight_bytes,
-        kv_cache_bytes=_kv_cache_bytes(kv_tokens, per_token, cache, arguments),
+        kv_cache_bytes=_compute_kv_cache_bytes(kv_tokens, per_token, cache, arguments),
         kv_cache_tokens=kv_tokens,
         kv_bytes_per_token=per_token,
         weight_load_s=weight_load_s,
         compile_s=compile_s,
         prefix_caching=prefix_caching,
-        notes=tuple(_notes(messages, by_torch=by_torch)),
-        warnings=slowness_warnings(messages),
+        notes=tuple(_iter_notes(messages, by_torch=by_torch)),
+        warnings=list_slowness_warnings(messages),
     )
 
 
-def _notes(messages: list[str], *, by_torch: bool) -> Iterator[str]:
+def _iter_notes(messages: list[str], *, by_torch: bool) -> Iterator[str]:
     if by_torch:
         yield (
             "SGLang computes with torch here, not with kernels of its own: "
             "those for a CPU need AMX, and a build that no package index has"
         )
-    if cores := _first(_CORES, messages):
+    if cores := _find_first_match(_CORES, messages):
         advice = "`env: {SGLANG_CPU_OMP_THREADS_BIND: 0-1}` in the study changes this"
         yield f"SGLang computes on CPU {cores[1]}; {advice}"
 
 
-def _choices(
+def _collect_kernel_choices(
     arguments: Mapping[str, Json],
     quantization: str | None,
     cache: re.Match[str] | None,
@@ -144,7 +146,7 @@ def _choices(
     if quantization:
         choices.append(KernelChoice(kind="linear", kernel=quantization, source="log"))
     elif arguments and arguments.get("quantization") is None:
-        kernel = f"dense {_dtype(arguments, cache)}"
+        kernel = f"dense {_find_dtype(arguments, cache)}"
         if by_torch:
             kernel += " (torch, not SGLang's kernels)"
         path = KernelPath.DENSE
@@ -152,12 +154,12 @@ def _choices(
     return tuple(choices)
 
 
-def _dtype(arguments: Mapping[str, Json], cache: re.Match[str] | None) -> str:
+def _find_dtype(arguments: Mapping[str, Json], cache: re.Match[str] | None) -> str:
     requested = str(arguments.get("dtype", "auto"))
     return cache[1] if requested == "auto" and cache else requested
 
 
-def _kv_cache_bytes(
+def _compute_kv_cache_bytes(
     tokens: int | None,
     per_token: int | None,
     cache: re.Match[str] | None,
@@ -168,15 +170,15 @@ def _kv_cache_bytes(
         return tokens * per_token
     if cache is None:
         return None
-    return _bytes_of_all_ranks(float(cache[3] or 0) + float(cache[4]), arguments)
+    return _compute_bytes_of_all_ranks(float(cache[3] or 0) + float(cache[4]), arguments)
 
 
-def _bytes_of_all_ranks(gib: float, arguments: Mapping[str, Json]) -> int:
+def _compute_bytes_of_all_ranks(gib: float, arguments: Mapping[str, Json]) -> int:
     """Return the bytes of all ranks from one rank's GiB, which SGLang calls GB. Ranks are equal."""
     return round(gib * 2**30) * math.prod(int(arguments.get(name) or 1) for name in _RANKS)
 
 
-def _arguments(messages: list[str]) -> dict[str, Json]:
+def _parse_printed_arguments(messages: list[str]) -> dict[str, Json]:
     """Return the resolved arguments that SGLang prints as a Python dict.
 
     Return {} if they are missing or contain a value that is not a literal.
@@ -191,12 +193,12 @@ def _arguments(messages: list[str]) -> dict[str, Json]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _first(pattern: re.Pattern[str], messages: list[str]) -> re.Match[str] | None:
+def _find_first_match(pattern: re.Pattern[str], messages: list[str]) -> re.Match[str] | None:
     return next(filter(None, map(pattern.search, messages)), None)
 
 
-def _last(pattern: re.Pattern[str], messages: list[str]) -> re.Match[str] | None:
-    return _first(pattern, messages[::-1])
+def _find_last_match(pattern: re.Pattern[str], messages: list[str]) -> re.Match[str] | None:
+    return _find_first_match(pattern, messages[::-1])
 
 
 _PINNED = Path(__file__).with_name("pinned")
@@ -264,16 +266,16 @@ class SglangEngine(EngineDefaults):
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Return False if several devices work together: their processes watch each other."""
-        chosen = _named_once(spelled_arguments(setup.args))
+        chosen = _resolve_aliases(normalize_arguments(setup.args))
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def start(self, launch: Launch) -> Instance:
         port = free_port()
-        key = random_key()
+        key = make_random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
-                env=sglang_variables(launch, key),
+                env=make_sglang_variables(launch, key),
                 endpoint=Endpoint(
                     url=f"http://127.0.0.1:{port}",
                     model=_MODEL_NAME,
@@ -286,7 +288,7 @@ class SglangEngine(EngineDefaults):
                 ready_path="/ready",  # its /health generates a token and takes a second
                 unsupported=UNSUPPORTED,
                 ends_itself=ENDS_ITSELF,
-                message_of=sglang_log_message,
+                message_of=strip_sglang_log_prefix,
             )
         )
 
@@ -298,7 +300,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     """
     python = launch.required_python("SGLang")
     model = launch.required_model("SGLang")
-    chosen = _named_once(spelled_arguments(launch.setup.args))
+    chosen = _resolve_aliases(normalize_arguments(launch.setup.args))
     defaults: dict[str, Argument] = {
         "dtype": launch.dtype or "bfloat16",
         "context-length": launch.context_with(_CONTEXT_MARGIN),
@@ -320,10 +322,10 @@ def command_line(launch: Launch, port: int) -> list[str]:
     options = {**defaults, **chosen, **fixed}
     # SGLang has switches to turn options on, but not to turn them off.
     given = {name: value for name, value in options.items() if value is not False}
-    return isolated_command(python, _SERVER, *command_words(given))
+    return make_isolated_command(python, _SERVER, *format_options(given))
 
 
-def sglang_variables(launch: Launch, key: str) -> dict[str, str]:
+def make_sglang_variables(launch: Launch, key: str) -> dict[str, str]:
     return {
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -333,6 +335,6 @@ def sglang_variables(launch: Launch, key: str) -> dict[str, str]:
     }
 
 
-def _named_once(options: dict[str, Argument]) -> dict[str, Argument]:
+def _resolve_aliases(options: dict[str, Argument]) -> dict[str, Argument]:
     """Return the options under one of the two names that some of them have."""
     return {_ALIASES.get(name, name): value for name, value in options.items()}

@@ -8,8 +8,8 @@ from bitbench.engines.options import (
     refuse_long_context,
     refuse_text,
 )
-from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
+from bitbench.engines.processes import free_port, make_random_key
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, parse_printed_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.environment import Environment
@@ -17,7 +17,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated_command
+from bitbench.util.child_processes import make_isolated_command
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
@@ -54,7 +54,7 @@ class TransformersEngine(EngineDefaults):
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
-        port, key = free_port(), random_key()
+        port, key = free_port(), make_random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -91,11 +91,11 @@ def command_line(launch: Launch, port: int) -> list[str]:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
     if launch.trace_folder is not None:
         options.append(f"--trace-folder={launch.trace_folder}")
-    return isolated_command(python, _SERVER, f"--model={model}", f"--port={port}", *options)
+    return make_isolated_command(python, _SERVER, f"--model={model}", f"--port={port}", *options)
 
 
 def read_transformers_facts(log: str, model: ModelFacts) -> InstanceFacts:
-    said = printed_server_facts(log.splitlines())
+    said = parse_printed_facts(log.splitlines())
     value_bytes = said.pop("kv_value_bytes", None)
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
     facts = InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})

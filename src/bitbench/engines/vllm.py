@@ -13,18 +13,18 @@ from types import MappingProxyType
 from bitbench.engines.kernels import (
     NOT_QUANTIZED,
     complete_toolkit,
-    first_log_match,
+    find_log_match,
+    list_slowness_warnings,
+    make_toolkit_variables,
     read_choices,
-    slowness_warnings,
-    toolkit_variables,
 )
 from bitbench.engines.options import (
-    command_words,
+    format_options,
+    normalize_arguments,
     refuse_context_argument,
     refuse_long_context,
-    spelled_arguments,
 )
-from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.processes import free_port, make_random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
@@ -34,7 +34,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated_command
+from bitbench.util.child_processes import make_isolated_command
 
 _PREFIX = re.compile(
     r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
@@ -93,68 +93,68 @@ UNSUPPORTED = re.compile(
 )
 
 
-def vllm_log_message(line: str) -> str:
+def strip_vllm_log_prefix(line: str) -> str:
     """Return a log line without the name of the process, the level, the time and the source."""
     return _PREFIX.sub("", line, count=1)
 
 
 def read_vllm_facts(log: str, model: ModelFacts) -> InstanceFacts:
     """Return the facts of an instance that its log states."""
-    messages = [vllm_log_message(line) for line in log.splitlines()]
-    configuration = first_log_match(_CONFIGURATION, messages) or ""
-    caching = first_log_match(_PREFIX_CACHING, messages)
+    messages = [strip_vllm_log_prefix(line) for line in log.splitlines()]
+    configuration = find_log_match(_CONFIGURATION, messages) or ""
+    caching = find_log_match(_PREFIX_CACHING, messages)
     prefix_caching = caching == "True" if caching else None
-    model_gib = first_log_match(_MODEL_GIB, messages)
-    cache_gib = first_log_match(_KV_GIB, messages)
+    model_gib = find_log_match(_MODEL_GIB, messages)
+    cache_gib = find_log_match(_KV_GIB, messages)
     return InstanceFacts(
-        engine_version=first_log_match(_VERSION, messages),
-        kernels=_kernels(messages),
+        engine_version=find_log_match(_VERSION, messages),
+        kernels=_list_kernels(messages),
         kernel_choices=read_choices(messages),
-        weight_bytes_loaded=_bytes_of_all_ranks(model_gib, configuration),
-        kv_cache_bytes=_bytes_of_all_ranks(cache_gib, configuration),
-        kv_cache_tokens=_kv_cache_tokens(messages, configuration),
-        kv_bytes_per_token=_kv_bytes_per_token(configuration, model),
-        weight_load_s=_seconds(first_log_match(_WEIGHTS, messages)),
-        compile_s=_seconds(first_log_match(_COMPILATION, messages)),
+        weight_bytes_loaded=_compute_bytes_of_all_ranks(model_gib, configuration),
+        kv_cache_bytes=_compute_bytes_of_all_ranks(cache_gib, configuration),
+        kv_cache_tokens=_count_kv_cache_tokens(messages, configuration),
+        kv_bytes_per_token=_compute_kv_bytes_per_token(configuration, model),
+        weight_load_s=_parse_seconds(find_log_match(_WEIGHTS, messages)),
+        compile_s=_parse_seconds(find_log_match(_COMPILATION, messages)),
         prefix_caching=prefix_caching,
-        notes=(*_notes_of_processors(messages), *_notes_of_gpus(messages, configuration)),
-        warnings=slowness_warnings(messages),
+        notes=(*_iter_processor_notes(messages), *_iter_gpu_notes(messages, configuration)),
+        warnings=list_slowness_warnings(messages),
     )
 
 
-def _kernels(messages: list[str]) -> tuple[str, ...]:
+def _list_kernels(messages: list[str]) -> tuple[str, ...]:
     """Return the kernels in vLLM's words. Without quantized layers it prints only the type."""
     lines = tuple(dict.fromkeys(filter(_KERNEL.match, messages)))
-    if not lines and (dense := first_log_match(NOT_QUANTIZED, messages)):
+    if not lines and (dense := find_log_match(NOT_QUANTIZED, messages)):
         return (f"dense {dense}: no layer is quantized",)
     return lines
 
 
-def _bytes_of_all_ranks(gib: str | None, configuration: str) -> int | None:
+def _compute_bytes_of_all_ranks(gib: str | None, configuration: str) -> int | None:
     """Return the bytes of all ranks from the GiB of one, to about 5 MiB. Ranks have equal parts.
 
     None if vLLM prints no size, as for the model on a CPU.
     """
     if not gib:
         return None
-    ranks = math.prod(_size_of(name, configuration) for name in _RANKS)
+    ranks = math.prod(_find_parallel_size(name, configuration) for name in _RANKS)
     return round(float(gib) * 2**30) * ranks
 
 
-def _kv_cache_tokens(messages: list[str], configuration: str) -> int | None:
+def _count_kv_cache_tokens(messages: list[str], configuration: str) -> int | None:
     """Return the tokens that the KV caches of all replicas hold together."""
-    tokens = first_log_match(_KV_TOKENS, messages)
+    tokens = find_log_match(_KV_TOKENS, messages)
     if not tokens:
         return None
-    return int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration)
+    return int(tokens.replace(",", "")) * _find_parallel_size(_REPLICAS, configuration)
 
 
-def _size_of(name: str, configuration: str) -> int:
+def _find_parallel_size(name: str, configuration: str) -> int:
     match = re.search(rf"\b{name}=(\d+)", configuration)
     return int(match[1]) if match else 1
 
 
-def _kv_bytes_per_token(configuration: str, model: ModelFacts) -> int | None:
+def _compute_kv_bytes_per_token(configuration: str, model: ModelFacts) -> int | None:
     """Return the KV cache's bytes per token, or None if the type of its numbers is unknown."""
     model_type = re.search(r"\bdtype=torch\.(\w+)", configuration)
     cache_type = re.search(r"\bkv_cache_dtype=(\w+)", configuration)
@@ -165,11 +165,11 @@ def _kv_bytes_per_token(configuration: str, model: ModelFacts) -> int | None:
     return model.kv_bytes_per_token(value_bytes) if value_bytes else None
 
 
-def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
+def _iter_gpu_notes(messages: list[str], configuration: str) -> Iterator[str]:
     """Yield the notes of a run on GPUs. Not yet tried on one."""
     if "device_config=cuda" not in configuration:
         return
-    if tokens := first_log_match(_BATCHED_TOKENS, messages):
+    if tokens := find_log_match(_BATCHED_TOKENS, messages):
         yield (
             f"a step of prefill takes at most {int(tokens):,} tokens "
             "(max-num-batched-tokens; vLLM chooses by device)"
@@ -177,16 +177,16 @@ def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
     graphs = next(filter(None, map(_GRAPHS.search, messages)), None)
     if graphs:
         yield f"CUDA graphs were captured in {graphs[1]} s and take {graphs[2]} GiB"
-    if missing := first_log_match(_NO_FLASHINFER, messages):
+    if missing := find_log_match(_NO_FLASHINFER, messages):
         yield f"vLLM runs without FlashInfer, so other kernels are chosen: {missing}"
     quantized = _QUANTIZED.search(configuration)
     if quantized and not any(choice.kind != "attention" for choice in read_choices(messages)):
         yield f"vLLM does not say which kernel computes the layers of {quantized[1]}"
 
 
-def _notes_of_processors(messages: list[str]) -> Iterator[str]:
-    if cores := first_log_match(_CORES, messages):
-        reserved = first_log_match(_RESERVED, messages)
+def _iter_processor_notes(messages: list[str]) -> Iterator[str]:
+    if cores := find_log_match(_CORES, messages):
+        reserved = find_log_match(_RESERVED, messages)
         scheduler = f", and reserves {reserved} for its scheduler" if reserved else ""
         yield (
             f"vLLM computes on CPU {cores}{scheduler}; "
@@ -201,7 +201,7 @@ def _notes_of_processors(messages: list[str]) -> Iterator[str]:
         )
 
 
-def _seconds(text: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
     return float(text) if text else None
 
 
@@ -280,29 +280,29 @@ class VllmEngine(EngineDefaults):
                 f"vLLM does not support {variant.at_load.quantize} at load; "
                 f"it supports {', '.join(_QUANTIZE)}."
             )
-        chosen = spelled_arguments(setup.args)
+        chosen = normalize_arguments(setup.args)
         if isinstance(chosen.get("max-model-len"), int) and "hf-overrides" in chosen:
             return None  # the overrides, such as YaRN, may lengthen the model's context
         return refuse_long_context(variant, workload)
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Return False if several devices work together: their processes watch each other."""
-        chosen = spelled_arguments(setup.args)
+        chosen = normalize_arguments(setup.args)
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
         server = ["-m", _SERVER, "--model", str(launch.required_model("vLLM"))]
-        server += command_words(_options(launch))
-        variables = {**_cache_variables(launch), **launch.setup.env}
+        server += format_options(_make_options(launch))
+        variables = {**_make_cache_variables(launch), **launch.setup.env}
         return variables, [str(launch.python or "python"), *server]
 
     def start(self, launch: Launch) -> Instance:
         port = free_port()
-        key = random_key()
+        key = make_random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
-                env=vllm_variables(launch, key),
+                env=make_vllm_variables(launch, key),
                 endpoint=Endpoint(
                     url=f"http://127.0.0.1:{port}",
                     model=_MODEL_NAME,
@@ -313,7 +313,7 @@ class VllmEngine(EngineDefaults):
                 log_file=launch.log_file,
                 read_facts=lambda log: read_vllm_facts(log, launch.variant.facts),
                 unsupported=UNSUPPORTED,
-                message_of=vllm_log_message,
+                message_of=strip_vllm_log_prefix,
             )
         )
 
@@ -331,14 +331,14 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "port": port,
     }
     if launch.trace_folder is not None:
-        fixed["profiler-config"] = _profiler_config(launch.trace_folder)
-    options = {**_options(launch), **fixed}
-    return isolated_command(python, "-m", _SERVER, *command_words(options))
+        fixed["profiler-config"] = _format_profiler_config(launch.trace_folder)
+    options = {**_make_options(launch), **fixed}
+    return make_isolated_command(python, "-m", _SERVER, *format_options(options))
 
 
-def _options(launch: Launch) -> dict[str, Argument]:
+def _make_options(launch: Launch) -> dict[str, Argument]:
     defaults: dict[str, Argument] = {
-        "dtype": _dtype(launch),
+        "dtype": _choose_dtype(launch),
         "max-model-len": launch.context_with(_CONTEXT_MARGIN),
         "max-num-seqs": launch.concurrency,
         "enable-prefix-caching": False,
@@ -347,31 +347,31 @@ def _options(launch: Launch) -> dict[str, Argument]:
         defaults["max-logprobs"] = launch.top_tokens
     if launch.variant.at_load is not None:
         defaults["quantization"] = launch.variant.at_load.quantize
-    return {**defaults, **spelled_arguments(launch.setup.args)}
+    return {**defaults, **normalize_arguments(launch.setup.args)}
 
 
-def _cache_variables(launch: Launch) -> dict[str, str]:
-    return {"VLLM_CPU_KVCACHE_SPACE": str(_kv_cache_gib(launch))}
+def _make_cache_variables(launch: Launch) -> dict[str, str]:
+    return {"VLLM_CPU_KVCACHE_SPACE": str(_compute_kv_cache_gib(launch))}
 
 
-def vllm_variables(launch: Launch, key: str) -> dict[str, str]:
+def make_vllm_variables(launch: Launch, key: str) -> dict[str, str]:
     """Return the server's environment variables.
 
     The size of the KV cache is for a CPU. On a GPU vLLM takes the free memory, or
     `kv-cache-memory-bytes`.
     """
-    toolkit = toolkit_variables(launch.python) if launch.python else {}
+    toolkit = make_toolkit_variables(launch.python) if launch.python else {}
     return {
         **toolkit,
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
-        **_cache_variables(launch),
+        **_make_cache_variables(launch),
         **launch.setup.env,
         "VLLM_API_KEY": key,
     }
 
 
-def _profiler_config(trace_folder: Path) -> str:
+def _format_profiler_config(trace_folder: Path) -> str:
     """Return the settings of vLLM's profiler: operators and memory of the workers.
 
     Python stacks are off, since they would cost more time than the operators they explain.
@@ -387,7 +387,7 @@ def _profiler_config(trace_folder: Path) -> str:
     )
 
 
-def _dtype(launch: Launch) -> str:
+def _choose_dtype(launch: Launch) -> str:
     """Return the plan's type for this processor, else bfloat16, or float16 on GPUs without it."""
     if launch.dtype:
         return launch.dtype
@@ -395,8 +395,8 @@ def _dtype(launch: Launch) -> str:
     return "float16" if lacks_bfloat16 else "bfloat16"
 
 
-def _kv_cache_gib(launch: Launch) -> int:
-    dtype = spelled_arguments(launch.setup.args).get("dtype", _dtype(launch))
+def _compute_kv_cache_gib(launch: Launch) -> int:
+    dtype = normalize_arguments(launch.setup.args).get("dtype", _choose_dtype(launch))
     value_bytes = 4 if dtype in ("float32", "float") else 2
     per_token = launch.variant.facts.kv_bytes_per_token(value_bytes)
     if per_token is None:

@@ -8,15 +8,15 @@ from math import sqrt
 from typing import NamedTuple
 
 from bitbench.loadgen.connection import Exchange
-from bitbench.records.strict_reader import strict_reader_schema
+from bitbench.records.strict_reader import make_arrow_schema
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
 from bitbench.util.http.connection import (
     REDIRECTS,
-    error_in_answer,
-    error_sentence,
-    json_object,
-    redirection,
+    describe_error,
+    describe_redirect,
+    find_error_message,
+    parse_json_object,
 )
 from bitbench.util.http.response import EVENT_BYTES, ResponseReader
 from bitbench.util.text import quote
@@ -49,17 +49,17 @@ def events(response: ResponseReader) -> Iterator[Event]:
     part_ends = response.part_ends
     times = response.times
     start = 0
-    for end, following in _boundaries(body):
-        data = _data(body[start:end])
+    for end, following in _iter_boundaries(body):
+        data = _parse_data(body[start:end])
         if data is not None:
             yield Event(data, times[bisect_left(part_ends, following)])
         start = following
-    data = _data(body[start:])
+    data = _parse_data(body[start:])
     if data is not None:
         yield Event(data, times[-1])
 
 
-def _boundaries(body: bytes) -> Iterator[tuple[int, int]]:
+def _iter_boundaries(body: bytes) -> Iterator[tuple[int, int]]:
     """Yield where each event ends and where the next one begins."""
     if b"\r" in body:
         yield from (boundary.span() for boundary in _EVENT_END.finditer(body))
@@ -71,7 +71,7 @@ def _boundaries(body: bytes) -> Iterator[tuple[int, int]]:
         end = body.find(b"\n\n", end + 2)
 
 
-def _data(event: bytes) -> bytes | None:
+def _parse_data(event: bytes) -> bytes | None:
     """Return the data of an event, or None if it has none. Raise TooMuch."""
     if len(event) > EVENT_BYTES:
         raise TooMuch(f"an event is larger than {show_bytes(EVENT_BYTES)}")
@@ -103,7 +103,7 @@ class StreamedAnswer(NamedTuple):
     timed_tokens: int | None  # output tokens after the first chunk, or 0 if that is unknown
 
 
-def answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
+def decode_answer(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
     """Decode an answer in steps of a few events, and return it.
 
     Token counts come from `usage`. The key does not appear in the text of a problem.
@@ -149,22 +149,22 @@ class _Stream:
         if event.data == _DONE:
             self._done = True
             return
-        message = json_object(event.data)
+        message = parse_json_object(event.data)
         if message is None:
             data = quote(event.data, self._key)
             self._error = self._error or f"an event is not a JSON object: {data}"
             return
         if message.get("error"):
-            reason = error_sentence(message, self._key) or quote(event.data, self._key)
+            reason = find_error_message(message, self._key) or quote(event.data, self._key)
             self._error = self._error or f"the server aborted: {reason}"
         self._usage = message.get("usage") or self._usage
-        choice = _first_choice(message)
+        choice = _get_first_choice(message)
         if choice is not None:
             self._take_chunk(choice, event.arrived)
 
     def _take_chunk(self, choice: dict[str, Json], arrived: float) -> None:
-        part = _part(choice)
-        chunk = _Chunk(arrived, _text_bytes(choice))
+        part = _classify_part(choice)
+        chunk = _Chunk(arrived, _count_text_bytes(choice))
         if part in (_ChunkPart.ANSWER, _ChunkPart.REASONING):
             self._with_text += 1
             self._chunks.append(chunk)
@@ -181,14 +181,16 @@ class _Stream:
         """Return the times and token counts of the complete stream."""
         input_tokens = _count(self._usage, "prompt_tokens")
         output_tokens = _count(self._usage, "completion_tokens")
-        chunks = self._chunks_of(output_tokens)
+        chunks = self._list_output_chunks(output_tokens)
         times = [chunk.arrived for chunk in chunks]
         first_answer = self._first_answer
         if times and not self._with_text:
             first_answer = times[0]
         timed_tokens: int | None = None
         if output_tokens is not None:
-            timed_tokens = _timed_tokens([chunk.text_bytes for chunk in chunks], output_tokens)
+            timed_tokens = _estimate_timed_tokens(
+                [chunk.text_bytes for chunk in chunks], output_tokens
+            )
         cached_tokens: int | None = None
         if isinstance(self._usage, dict):
             cached_tokens = _count(self._usage.get("prompt_tokens_details"), "cached_tokens")
@@ -197,12 +199,12 @@ class _Stream:
             first_answer,
             input_tokens,
             output_tokens,
-            self._problem(input_tokens, output_tokens),
+            self._find_problem(input_tokens, output_tokens),
             cached_tokens,
             timed_tokens,
         )
 
-    def _chunks_of(self, tokens: int | None) -> list[_Chunk]:
+    def _list_output_chunks(self, tokens: int | None) -> list[_Chunk]:
         """Return the chunks that count as output."""
         if tokens is None:
             return self._chunks
@@ -214,7 +216,7 @@ class _Stream:
             return [chunk for chunk in self._chunks if chunk.text_bytes]
         return [*self._chunks, *end] if len(self._chunks) < tokens else self._chunks
 
-    def _problem(
+    def _find_problem(
         self, input_tokens: int | None, output_tokens: int | None
     ) -> tuple[str, str] | None:
         """Return why the answer does not count (a status and a sentence), or None."""
@@ -230,7 +232,7 @@ class _Stream:
         return None
 
 
-def _first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
+def _get_first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
     choices = message.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         return choices[0]
@@ -244,7 +246,7 @@ class _ChunkPart(Enum):
     ROLE = auto()
 
 
-def _part(choice: dict[str, Json]) -> _ChunkPart:
+def _classify_part(choice: dict[str, Json]) -> _ChunkPart:
     """Return what a chunk contains.
 
     A completion has `text`. A chat has a `delta` with content, reasoning or tool calls.
@@ -261,7 +263,7 @@ def _part(choice: dict[str, Json]) -> _ChunkPart:
     return _ChunkPart.EMPTY
 
 
-def _text_bytes(choice: dict[str, Json]) -> int:
+def _count_text_bytes(choice: dict[str, Json]) -> int:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return len(str(choice.get("text") or "").encode("utf-8", "replace"))
@@ -280,7 +282,7 @@ _LONE_TOKEN = 3.0
 _LARGEST_ERROR = 0.06  # for one answer, so that the mean over ten is within 2 %
 
 
-def _timed_tokens(sizes: Sequence[int], tokens: int) -> int:
+def _estimate_timed_tokens(sizes: Sequence[int], tokens: int) -> int:
     """Return how many tokens came after the first chunk.
 
     If chunks are like single tokens, it is all but one. Otherwise the first chunk's share of the
@@ -313,10 +315,10 @@ def _count(usage: Json, name: str) -> int | None:
 _TOO_MANY = 429  # HTTP's "Too Many Requests"
 _SHOWN = 80  # characters of a header to quote
 
-REQUEST_SCHEMA = strict_reader_schema(REQUEST_COLUMNS)
+REQUEST_SCHEMA = make_arrow_schema(REQUEST_COLUMNS)
 
 
-def request_row(
+def make_request_row(
     exchange: Exchange, zero: float, key: str
 ) -> Generator[None, None, dict[str, Json]]:
     """Decode the answer of a request in steps of a few events, and return its row.
@@ -324,19 +326,19 @@ def request_row(
     Times count from `zero`. The key does not appear in the row.
     """
     request = exchange.request
-    answer = yield from answer_steps(exchange.response, key)
-    status, error = _status(exchange, answer, key)
+    answer = yield from decode_answer(exchange.response, key)
+    status, error = _describe_status(exchange, answer, key)
     planned_s = exchange.planned - zero
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {
         "request": request.number,
         "planned_s": planned_s,
         "scheduled_s": None if request.at_s is None else planned_s,
-        "sent_s": _since(zero, exchange.sent),
+        "sent_s": _compute_offset(zero, exchange.sent),
         "first_token_s": chunk_times[0] if chunk_times else None,
-        "first_answer_s": _since(zero, answer.first_answer),
+        "first_answer_s": _compute_offset(zero, answer.first_answer),
         "last_token_s": chunk_times[-1] if chunk_times else None,
-        "end_s": _since(zero, exchange.end),
+        "end_s": _compute_offset(zero, exchange.end),
         "chunk_s": chunk_times,
         "asked_input_tokens": request.asked_input_tokens,
         "asked_output_tokens": request.asked_output_tokens,
@@ -350,13 +352,15 @@ def request_row(
     }
 
 
-def _since(zero: float, moment: float | None) -> float | None:
+def _compute_offset(zero: float, moment: float | None) -> float | None:
     if moment is None:
         return None
     return moment - zero
 
 
-def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, str | None]:
+def _describe_status(
+    exchange: Exchange, answer: StreamedAnswer, key: str
+) -> tuple[str, str | None]:
     """Return one of REQUEST_STATUSES and, unless it is ok, a sentence."""
     response = exchange.response
     if response.oversized:
@@ -369,7 +373,7 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
     if response.malformed is not None:
         return "broken", f"the answer is not HTTP: {response.malformed.show(key)}"
     if response.http_status not in (None, 200):
-        return _refusal(response, key)
+        return _describe_refusal(response, key)
     if exchange.failure is not None:
         status, error = exchange.failure
         if status == "broken" and answer.chunk_times:
@@ -378,9 +382,9 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
     return answer.problem or ("ok", None)
 
 
-def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
+def _describe_refusal(response: ResponseReader, key: str) -> tuple[str, str]:
     """Return the status and a sentence for an HTTP status other than 200."""
-    reason = error_in_answer(response.body, key)
+    reason = describe_error(response.body, key)
     if response.http_status == _TOO_MANY:
         delay = quote(response.headers.get("retry-after", ""), key, _SHOWN)  # seconds, or a date
         advice = ""
@@ -389,5 +393,5 @@ def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
             advice = f"; it says to try again after {delay}{unit}"
         return "rate_limited", f"{reason.rstrip('.')}{advice}"
     if response.http_status in REDIRECTS:
-        return "http_error", redirection(response.headers, key)
+        return "http_error", describe_redirect(response.headers, key)
     return "http_error", reason

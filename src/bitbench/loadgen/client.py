@@ -13,7 +13,7 @@ import numpy.typing as npt
 import uvloop
 
 from bitbench.loadgen.dispatch import Dispatcher, LimitWatch
-from bitbench.loadgen.health import HealthMonitor, client_health
+from bitbench.loadgen.health import HealthMonitor, summarize_client_health
 from bitbench.loadgen.progress import RunningCounts, Snapshot
 from bitbench.loadgen.requests import plan_requests
 from bitbench.loadgen.row_writer import RequestRowWriter
@@ -75,7 +75,7 @@ async def run_client_part(
         dispatcher = Dispatcher(job, plan, rows, monitor, counts)
         limits = LimitWatch(job, dispatcher.in_flight, rows)
         await dispatcher.open_connections()
-        with _without_garbage_collection():
+        with _disable_garbage_collection():
             zero = _begin(choose_zero(), monitor, is_shared=part.workers > 1)
             dispatcher.zero = rows.zero = zero
             # Nothing may come before this: requests that are due at zero would be late by it.
@@ -99,7 +99,7 @@ async def run_client_part(
     return LoadResult(
         sums=sums,
         rows=RequestParts((part_rows,)),
-        health=client_health([health]),
+        health=summarize_client_health([health]),
         started_at=started_at.isoformat(),
         duration_s=duration_s,
     )
@@ -132,7 +132,7 @@ def _wait_until(zero: float) -> None:
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
+def _disable_garbage_collection() -> Iterator[None]:
     """Turn off garbage collection during a trial.
 
     A collection walks all objects and would stop the loop for milliseconds. A trial makes few

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.ports import Endpoint
-from bitbench.util.http.connection import connection_address
-from bitbench.util.http.response import ResponseReader, answer_limit_bytes, new_response_parts
+from bitbench.util.http.connection import parse_address
+from bitbench.util.http.response import ResponseReader, compute_answer_limit, make_response_parts
 from bitbench.util.timerfd import Timer
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ class Receiver:
                 reader.lost(problem, noticed)
         if self._waiting and not self._comes_back:
             self._comes_back = True
-            self._loop.call_soon(self._come_back)
+            self._loop.call_soon(self._resume_receiving)
 
-    def _come_back(self) -> None:
+    def _resume_receiving(self) -> None:
         self._comes_back = False
         self._receive()
 
@@ -135,8 +135,8 @@ class Exchange:
     failure: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        limit_bytes = answer_limit_bytes(self.request.most_output_tokens, len(self.request.data))
-        self.response = ResponseReader(new_response_parts(limit_bytes))
+        limit_bytes = compute_answer_limit(self.request.most_output_tokens, len(self.request.data))
+        self.response = ResponseReader(make_response_parts(limit_bytes))
 
     @property
     def number(self) -> int:
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         except BlockingIOError:
             written = 0
         except OSError as problem:
-            if not self._leaves_to_another():
+            if not self._leave_to_another():
                 cause = "the server closed the connection as the request was sent"
                 self.abort("broken", f"{cause} ({problem.strerror})")
             return
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         response = exchange.response
         complete = response.feed(data, arrived)
         if exchange.unread_s is None and len(response.parts):
-            exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
+            exchange.unread_s = self._read_unread_s() if unread_step_s else noticed - arrived
             exchange.unread_step_s = unread_step_s
         if complete:
             self._end(noticed)
@@ -253,14 +253,14 @@ class Connection(asyncio.Protocol):
 
     def lost(self, problem: OSError | None, noticed: float) -> None:
         """Close after the receiver has seen the end of the connection."""
-        self._closed_by_peer(noticed, problem)
+        self._handle_close(noticed, problem)
         self.close()
 
     def eof_received(self) -> None:
-        self._closed_by_peer(monotonic(), None)
+        self._handle_close(monotonic(), None)
 
     def connection_lost(self, problem: Exception | None) -> None:
-        self._closed_by_peer(monotonic(), problem)
+        self._handle_close(monotonic(), problem)
         self._forget()
         self._transport = None
 
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
         if self._receiver is not None and self._descriptor is not None:
             self._receiver.forget(self._descriptor, self)
 
-    def _since_received_s(self) -> float:
+    def _read_unread_s(self) -> float:
         """Return how long ago the kernel received the last data, in its ticks."""
         assert self._socket is not None
         facts = self._socket.getsockopt(
@@ -290,8 +290,8 @@ class Connection(asyncio.Protocol):
         (milliseconds,) = _LAST_RECEIVED.unpack_from(facts, _LAST_RECEIVED_OFFSET)
         return float(milliseconds) / 1_000
 
-    def _closed_by_peer(self, now: float, problem: Exception | None) -> None:
-        if self._exchange is None or self._leaves_to_another():
+    def _handle_close(self, now: float, problem: Exception | None) -> None:
+        if self._exchange is None or self._leave_to_another():
             return
         self._exchange.response.close()
         if not self._exchange.response.complete:
@@ -301,7 +301,7 @@ class Connection(asyncio.Protocol):
             self._exchange.failure = ("broken", f"{cause} before the answer was complete")
         self._end(now)
 
-    def _leaves_to_another(self) -> bool:
+    def _leave_to_another(self) -> bool:
         """Give the exchange to another connection, and return True, if the server closed this one.
 
         A server may close a connection after any answer, as llama.cpp does without notice. A
@@ -342,7 +342,7 @@ class ConnectionPool:
     def __init__(
         self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]
     ) -> None:
-        self.host, self.port, encrypted = connection_address(endpoint.url)
+        self.host, self.port, encrypted = parse_address(endpoint.url)
         self._encryption = _encryption() if encrypted else None
         self._receiver = None if encrypted else Receiver(timers)
         self._listener = listener

@@ -117,8 +117,8 @@ class Dispatcher:
         timeout_s = min(job.stall_timeout_s, job.request_timeout_s)
         self._pool = ConnectionPool(job.endpoint, self, timeout_s, (self._timer, monitor.timer))
         # Positions of the requests that are still to come, in order, by stream.
-        self._streams = _places_by_stream(plan.slots)
-        self._due_s, self._scheduled = _with_times(plan.slots, self._streams)
+        self._streams = _group_by_stream(plan.slots)
+        self._due_s, self._scheduled = _list_scheduled(plan.slots, self._streams)
         self._next = 0  # index into the scheduled requests
         # Due times and positions of the requests that wait for a pause on their stream, in order.
         self._thinking: list[tuple[float, int]] = []
@@ -133,7 +133,7 @@ class Dispatcher:
 
         Connections that do not open now are opened when they are needed.
         """
-        await self._pool.fill(self._due_before(_AHEAD_S))
+        await self._pool.fill(self._count_due_before(_AHEAD_S))
 
     def keep_sending(self) -> None:
         """Keep sending requests when they are due, after time zero."""
@@ -173,7 +173,7 @@ class Dispatcher:
         """Begin all requests that are due, and set the timer for the next one."""
         self._timer.acknowledge()
         while not self._stopped:
-            due = self._next_due()
+            due = self._find_next_due()
             if due is None:
                 break
             if due > monotonic():
@@ -192,7 +192,7 @@ class Dispatcher:
                 self._begin(position, due, due)
         self._finish_if_idle()
 
-    def _next_due(self) -> float | None:
+    def _find_next_due(self) -> float | None:
         """Return when the next request is due, or None."""
         times: list[float] = []
         if self._thinking:
@@ -279,7 +279,7 @@ class Dispatcher:
         if self._stopped or self._to_come == 0:
             self.finished.set_result(None)
 
-    def _due_before(self, after_zero_s: float) -> int:
+    def _count_due_before(self, after_zero_s: float) -> int:
         """Return how many requests with a known time are due between now and this time."""
         scheduled = int(np.searchsorted(self._due_s, after_zero_s, side="right")) - self._next
         thinking = bisect_right(self._thinking, self.zero + after_zero_s, key=lambda due: due[0])
@@ -289,14 +289,14 @@ class Dispatcher:
         """Open connections for the requests that are due soon, and go on until the end."""
         if self.finished.done():
             return
-        self._pool.keep_ready(self._due_before(monotonic() - self.zero + _AHEAD_S))
+        self._pool.keep_ready(self._count_due_before(monotonic() - self.zero + _AHEAD_S))
         asyncio.get_running_loop().call_later(_LOOK_AHEAD_EACH_S, self._look_ahead)
 
 
 Positions = npt.NDArray[np.int64]
 
 
-def _places_by_stream(slots: Slots) -> dict[int, Positions]:
+def _group_by_stream(slots: Slots) -> dict[int, Positions]:
     """Return the positions of the requests of each stream, in order."""
     order = np.argsort(slots.stream, kind="stable")
     streams, begins = np.unique(slots.stream[order], return_index=True)
@@ -306,7 +306,7 @@ def _places_by_stream(slots: Slots) -> dict[int, Positions]:
     return {int(stream): part for stream, part in parts if stream >= 0}
 
 
-def _with_times(slots: Slots, streams: dict[int, Positions]) -> tuple[Times, Positions]:
+def _list_scheduled(slots: Slots, streams: dict[int, Positions]) -> tuple[Times, Positions]:
     """Return the due times and positions of the requests with a known time, in order.
 
     The first request of a stream is due at zero.

@@ -37,13 +37,13 @@ class WallClock:
     ) -> None:
         self._monotonic = monotonic
         self._wall = wall
-        self._distance_s = self._distance()
+        self._distance_s = self._measure_distance()
 
     def step_s(self) -> float:
         """Return by how much the wall clock has been set since then. Forward is positive."""
-        return self._distance() - self._distance_s
+        return self._measure_distance() - self._distance_s
 
-    def _distance(self) -> float:
+    def _measure_distance(self) -> float:
         return min(self._look() for _ in range(_LOOKS))[1]
 
     def _look(self) -> tuple[float, float]:
@@ -138,11 +138,11 @@ class HealthMonitor:
         self._note(now)  # due moments count even if the loop did not come to them
         self._loop.remove_reader(self.timer.fileno())
         self.timer.close()
-        unread_mean_s, unread_p99_s = self._unread_times()
+        unread_mean_s, unread_p99_s = self._summarize_unread()
         return WorkerHealth(
-            send_lateness_p99_s=_p99(self._lateness),
+            send_lateness_p99_s=_compute_p99(self._lateness),
             send_lateness_mean_s=_mean(self._lateness),
-            loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
+            loop_lag_p99_s=max(_compute_p99(self._lags), unread_p99_s),
             loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
             cpu_share=cpu_share,
             clock_step_s=self._wall_clock.step_s(),
@@ -150,7 +150,7 @@ class HealthMonitor:
             kernel_times=not self._tick_s,
         )
 
-    def _unread_times(self) -> tuple[float, float]:
+    def _summarize_unread(self) -> tuple[float, float]:
         """Return the mean and p99 of the certain part of the time that first tokens waited unread.
 
         The probes see average moments, but the first tokens of a batch arrive in the same moment.
@@ -159,7 +159,7 @@ class HealthMonitor:
         ticks. Twice that is subtracted.
         """
         mean_s = _mean(self._unread)
-        p99_s = _p99(self._unread)
+        p99_s = _compute_p99(self._unread)
         if not self._tick_s:
             return mean_s, p99_s
         mean_error_s = self._tick_s / len(self._ticks) ** 0.5
@@ -176,7 +176,7 @@ class HealthMonitor:
         self.timer.arm(self._due)
 
 
-def _worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
+def _merge_worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
     """Return the worst value of each measurement. Kernel times need all workers to have them."""
     return WorkerHealth(
         send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
@@ -190,12 +190,12 @@ def _worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
     )
 
 
-def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
+def summarize_client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
     """Return the health of the whole client from its workers."""
-    return ClientHealth(**_worst_health(workers).model_dump(), workers=tuple(workers))
+    return ClientHealth(**_merge_worst_health(workers).model_dump(), workers=tuple(workers))
 
 
-def _p99(values: Sequence[float]) -> float:
+def _compute_p99(values: Sequence[float]) -> float:
     return float(np.quantile(values, 0.99)) if values else 0.0
 
 

@@ -70,9 +70,9 @@ def read_texts(path: Path) -> Sequence[Text]:
 
 def _parse_texts(path: Path, content: str) -> Sequence[Text]:
     texts = []
-    for position, item in _items(path, content):
+    for position, item in _iter_items(path, content):
         try:
-            text = _text(item)
+            text = _parse_text(item)
         except (TypeError, KeyError) as problem:
             raise StudyFileError(f"the texts {path}, {position}: {problem}") from problem
         if text:
@@ -82,7 +82,7 @@ def _parse_texts(path: Path, content: str) -> Sequence[Text]:
     return texts
 
 
-def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
+def _iter_items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
     """Yield each item with a name for its position, such as `line 3`."""
     start = content.lstrip()[:1]
     if start == "[":
@@ -108,7 +108,7 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
             yield f"paragraph {number}", paragraph.strip()
 
 
-def _text(item: Json) -> Text | None:
+def _parse_text(item: Json) -> Text | None:
     """Return the prompt of an item.
 
     Return None if it asks nothing, such as a conversation that begins with an answer.
@@ -123,28 +123,28 @@ def _text(item: Json) -> Text | None:
                 raise TypeError(f"`{name}` is not a text")
             return str(item[name])
     if "messages" in item:
-        return _messages(item["messages"])
+        return _parse_messages(item["messages"])
     if "conversations" in item:
-        return _first_question(item["conversations"])
+        return _find_first_question(item["conversations"])
     raise TypeError("no field `prompt`, `text`, `messages` or `conversations`")
 
 
-def _messages(messages: Json) -> Messages | None:
+def _parse_messages(messages: Json) -> Messages | None:
     """Return the messages up to the last question, without the answer to it."""
-    turns = _turns(messages, "messages", "role", "content")
+    turns = _parse_turns(messages, "messages", "role", "content")
     while turns and turns[-1][0] != "user":
         turns.pop()
     return [{"role": role, "content": content} for role, content in turns] or None
 
 
-def _first_question(conversations: Json) -> str | None:
-    turns = _turns(conversations, "conversations", "from", "value")
+def _find_first_question(conversations: Json) -> str | None:
+    turns = _parse_turns(conversations, "conversations", "from", "value")
     if not turns or turns[0][0] not in _HUMAN:
         return None
     return turns[0][1]
 
 
-def _turns(items: Json, name: str, role_key: str, text_key: str) -> list[tuple[str, str]]:
+def _parse_turns(items: Json, name: str, role_key: str, text_key: str) -> list[tuple[str, str]]:
     """Return the role and text of each item. Raise TypeError if an item lacks one."""
     problem = f"`{name}` is not a list of objects with `{role_key}` and `{text_key}`"
     if not isinstance(items, list):
@@ -187,7 +187,7 @@ def read_trace(path: Path) -> Sequence[TraceRow]:
 
 def _parse_trace(path: Path, content: str) -> Sequence[TraceRow]:
     rows: list[TraceRow] = []
-    for row in _rows(path, content.splitlines()):
+    for row in _iter_rows(path, content.splitlines()):
         if row.input_tokens and row.output_tokens:
             rows.append(row)
     if not rows:
@@ -197,12 +197,12 @@ def _parse_trace(path: Path, content: str) -> Sequence[TraceRow]:
     return [row._replace(at_s=row.at_s - first_s) for row in rows]
 
 
-def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
+def _iter_rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            yield _mooncake_row(line)
+            yield _parse_mooncake_row(line)
         except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as problem:
             cause = str(problem)
             if isinstance(problem, KeyError):
@@ -210,7 +210,7 @@ def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
             raise StudyFileError(f"the trace {path}, line {number}: {cause}") from problem
 
 
-def _mooncake_row(line: str) -> TraceRow:
+def _parse_mooncake_row(line: str) -> TraceRow:
     row = json.loads(line)
     if not isinstance(row, dict):
         raise TypeError("not a JSON object")
@@ -254,9 +254,9 @@ def check_input_files(workloads: Sequence[Workload], folder: Path) -> None:
         for location, _ in workload.files:
             try:
                 if isinstance(workload.arrival, Trace):
-                    input_trace_rows(workload, folder)
+                    read_input_trace(workload, folder)
                 else:
-                    usable_texts(workload, folder)
+                    read_usable_texts(workload, folder)
             except StudyFileError as error:
                 raise StudyFileError(str(error), ("workloads", index, *location)) from error
 
@@ -273,7 +273,7 @@ def hash_input_files(workloads: Sequence[Workload], folder: Path) -> dict[str, s
     return hashes
 
 
-def usable_texts(workload: Workload, folder: Path) -> Sequence[Text]:
+def read_usable_texts(workload: Workload, folder: Path) -> Sequence[Text]:
     """Return the prompts of a workload. Raise StudyFileError if its API does not take them."""
     assert workload.text is not None
     path = folder / workload.text.file
@@ -283,7 +283,7 @@ def usable_texts(workload: Workload, folder: Path) -> Sequence[Text]:
     return texts
 
 
-def input_trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
+def read_input_trace(workload: Workload, folder: Path) -> Sequence[TraceRow]:
     """Return the part of the trace that the workload replays."""
     assert isinstance(workload.arrival, Trace)
     rows = read_trace(folder / workload.arrival.file)

@@ -53,13 +53,13 @@ class RunningCounts:
         """Report for the last time."""
         if self._next is not None:
             self._next.cancel()
-        self._report(self._snapshot())
+        self._report(self._make_snapshot())
 
     def _tell_and_go_on(self) -> None:
-        self._report(self._snapshot())
+        self._report(self._make_snapshot())
         self._next = asyncio.get_running_loop().call_later(INTERVAL_S, self._tell_and_go_on)
 
-    def _snapshot(self) -> Snapshot:
+    def _make_snapshot(self) -> Snapshot:
         chunks = self._chunks
         for exchange, _ in self._in_flight.values():
             chunks += len(exchange.response.parts)

@@ -16,8 +16,8 @@ from bitbench.loadgen.inputs import (
     MOONCAKE_BLOCK_TOKENS,
     Text,
     TraceRow,
-    input_trace_rows,
-    usable_texts,
+    read_input_trace,
+    read_usable_texts,
 )
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.base import Json
@@ -29,9 +29,9 @@ from bitbench.study.workload import (
     Poisson,
     Trace,
     Workload,
-    longest_length,
+    get_longest_length,
 )
-from bitbench.util.http.connection import connection_address
+from bitbench.util.http.connection import parse_address
 from bitbench.util.version import __version__
 
 
@@ -75,8 +75,10 @@ class PromptSource:
     """
 
     def __init__(self, vocabulary: Vocabulary, seed: tuple[int, ...]) -> None:
-        words = _usable(np.array(vocabulary.words, dtype=np.int64), vocabulary)
-        self._allowed = words if words.size else _usable(np.arange(vocabulary.size), vocabulary)
+        words = _filter_usable(np.array(vocabulary.words, dtype=np.int64), vocabulary)
+        self._allowed = (
+            words if words.size else _filter_usable(np.arange(vocabulary.size), vocabulary)
+        )
         if self._allowed.size == 0:
             raise ValueError(
                 f"all {vocabulary.size} token ids of the vocabulary are special: "
@@ -94,13 +96,13 @@ class PromptSource:
         ids[:2] = begin[:tokens]
         return ids
 
-    def passage(self, name: str, tokens: int) -> Ids:
+    def make_passage(self, name: str, tokens: int) -> Ids:
         """Return a passage that several prompts share: the same one for the same name."""
         generator = _request_generator(self._seed, name)
         return self._allowed[generator.integers(self._allowed.size, size=tokens)]
 
 
-def _usable(ids: Ids, vocabulary: Vocabulary) -> Ids:
+def _filter_usable(ids: Ids, vocabulary: Vocabulary) -> Ids:
     return ids[(ids >= 0) & (ids < vocabulary.size) & ~np.isin(ids, vocabulary.excluded)]
 
 
@@ -152,8 +154,8 @@ class _TraceAsks:
     def __init__(self, job: LoadJob, rows: Sequence[TraceRow]) -> None:
         self._rows = rows
         self._source = PromptSource(job.vocabulary, job.seed)
-        self._most_in = longest_length(job.workload.input_tokens)
-        self._most_out = longest_length(job.workload.output_tokens)
+        self._most_in = get_longest_length(job.workload.input_tokens)
+        self._most_out = get_longest_length(job.workload.output_tokens)
 
     def ask(self, number: int) -> Ask:
         row = self._rows[number]
@@ -161,7 +163,7 @@ class _TraceAsks:
         needed = -(-length // MOONCAKE_BLOCK_TOKENS)
         parts: list[Ids] = []
         for block in row.blocks[:needed]:
-            parts.append(self._source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS))
+            parts.append(self._source.make_passage(f"block {block}", MOONCAKE_BLOCK_TOKENS))
         rest = length - len(parts) * MOONCAKE_BLOCK_TOKENS
         if rest > 0:
             parts.append(self._source.prompt(number, rest))
@@ -173,7 +175,7 @@ class _TextAsks:
     """The texts of a file in a seeded random order. They repeat if the file has too few."""
 
     def __init__(self, job: LoadJob, count: int) -> None:
-        self._texts = usable_texts(job.workload, job.folder)
+        self._texts = read_usable_texts(job.workload, job.folder)
         self._order = _request_generator(job.seed, "order of texts").permutation(len(self._texts))
         self._outputs = _draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
 
@@ -197,26 +199,26 @@ class _RandomAsks:
         self._source = PromptSource(job.vocabulary, seed)
         self._inputs = _draw_lengths(workload.input_tokens, count, seed, "input lengths")
         self._outputs = _draw_lengths(workload.output_tokens, count, seed, "output lengths")
-        self._shared, self._sharing = _shared_prefix(workload, count, seed, self._source)
+        self._shared, self._sharing = _make_shared_prefix(workload, count, seed, self._source)
 
     def ask(self, number: int) -> Ask:
         history: list[Ids] = []
         for earlier in range(number - number % self._turns, number):
-            history.append(self._said(earlier))
+            history.append(self._make_question(earlier))
             answer_tokens = int(self._outputs[earlier])
-            history.append(self._source.passage(f"answer {earlier}", answer_tokens))
-        prompt = np.concatenate([*history, self._prefix(number), self._said(number)])
+            history.append(self._source.make_passage(f"answer {earlier}", answer_tokens))
+        prompt = np.concatenate([*history, self._prefix(number), self._make_question(number)])
         return Ask(prompt.tolist(), prompt.size, int(self._outputs[number]))
 
     def _prefix(self, number: int) -> Ids:
         return self._shared if self._sharing[number] else self._shared[:0]
 
-    def _said(self, number: int) -> Ids:
+    def _make_question(self, number: int) -> Ids:
         """Return the new part of a prompt, without the history and the shared prefix."""
         return self._source.prompt(number, int(self._inputs[number]) - self._prefix(number).size)
 
 
-def _shared_prefix(
+def _make_shared_prefix(
     workload: Workload, count: int, seed: tuple[int, ...], source: PromptSource
 ) -> tuple[Ids, npt.NDArray[np.bool_]]:
     """Return the shared prefix, and which prompts have it: exactly their share, up to rounding."""
@@ -224,7 +226,9 @@ def _shared_prefix(
     if shared is None:
         return np.empty(0, dtype=np.int64), np.zeros(count, dtype=np.bool_)
     order = _request_generator(seed, "shared prefixes").permutation(count)
-    return source.passage("shared prefix 0", shared.tokens), order < round(shared.share * count)
+    return source.make_passage("shared prefix 0", shared.tokens), order < round(
+        shared.share * count
+    )
 
 
 PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
@@ -238,7 +242,7 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
     body = json.dumps(
         {
             "model": endpoint.model,
-            **_prompt(ask, api),
+            **_make_prompt_field(ask, api),
             "max_tokens": ask.output_tokens,
             "temperature": 0,
             "stream": True,
@@ -248,7 +252,7 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
         separators=(",", ":"),
     ).encode()
     headers = {
-        "Host": connection_address(endpoint.url).header,
+        "Host": parse_address(endpoint.url).header,
         "User-Agent": f"bitbench/{__version__}",
         "Accept": "text/event-stream",
         "Content-Type": "application/json",
@@ -265,7 +269,7 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
     return f"POST {PATHS[api]} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
 
 
-def _prompt(ask: Ask, api: Api) -> dict[str, Json]:
+def _make_prompt_field(ask: Ask, api: Api) -> dict[str, Json]:
     if api is Api.COMPLETIONS:
         return {"prompt": ask.prompt}
     if isinstance(ask.prompt, str):
@@ -391,29 +395,29 @@ def plan_requests(
 
     The same job gives the same requests at the same times. Nothing depends on an answer.
     """
-    asks, slots = _plan(job)
+    asks, slots = _plan_job(job)
     numbers = np.arange(slots.ask.size)
     if owns is not None:
         numbers = numbers[owns(numbers, slots.stream)]
     return RequestPlan(job, asks, numbers, slots.only(numbers))
 
 
-def _plan(job: LoadJob) -> tuple[Asks, Slots]:
+def _plan_job(job: LoadJob) -> tuple[Asks, Slots]:
     """Return the asks of a job, and when each is due."""
     workload = job.workload
     if isinstance(workload.arrival, Trace):
-        rows = input_trace_rows(workload, job.folder)
+        rows = read_input_trace(workload, job.folder)
         at_s = np.array([row.at_s for row in rows]) / workload.arrival.speed
         slots = Slots(np.arange(len(rows)), np.full(len(rows), -1), at_s)
         return _TraceAsks(job, rows), slots
     count = workload.request_count
     assert count is not None
     asks = _RandomAsks(job, count) if workload.text is None else _TextAsks(job, count)
-    slots = _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
+    slots = _plan_schedule(job) if workload.open_loop else _plan_streams(workload, count)
     return asks, slots
 
 
-def _on_schedule(job: LoadJob) -> Slots:
+def _plan_schedule(job: LoadJob) -> Slots:
     """Return the slots of an open loop.
 
     Conversations begin when they are due. Their later turns follow the answers.
@@ -426,7 +430,7 @@ def _on_schedule(job: LoadJob) -> Slots:
     return Slots(conversation * turns + turn, stream, at_s)
 
 
-def _on_streams(workload: Workload, count: int) -> Slots:
+def _plan_streams(workload: Workload, count: int) -> Slots:
     """Return the slots of a closed loop.
 
     `concurrency` streams begin at zero. Each continues when its last answer is complete.

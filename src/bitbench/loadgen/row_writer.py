@@ -16,12 +16,12 @@ from time import thread_time
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bitbench.loadgen.answer import REQUEST_SCHEMA, request_row
+from bitbench.loadgen.answer import REQUEST_SCHEMA, make_request_row
 from bitbench.loadgen.connection import Exchange
 from bitbench.ports import LoadJob
 from bitbench.records.request_sums import RequestSums
 from bitbench.study.base import Json
-from bitbench.study.workload import longest_length
+from bitbench.study.workload import get_longest_length
 
 ROW_GROUP = 65_536  # requests
 # Output tokens of a trial whose answers are stored undecoded until it ends: a gigabyte of events of
@@ -44,7 +44,7 @@ class RequestRowWriter:
     def __init__(self, job: LoadJob, requests: int) -> None:
         self.zero = 0.0  # set when everything is prepared. Times in rows count from it.
         self._job = job
-        tokens = requests * longest_length(job.workload.output_tokens)
+        tokens = requests * get_longest_length(job.workload.output_tokens)
         self._is_long = requests > ROW_GROUP or tokens > KEPT_TOKENS
         self._sums = RequestSums(job.objectives)
         self._ended: deque[Exchange] = deque()  # not decoded yet
@@ -55,9 +55,9 @@ class RequestRowWriter:
         self._grouped = 0  # rows in batches
         self._thread = ThreadPoolExecutor(1)
         self._written: list[Future[None]] = []
-        self._sink: Path | pa.BufferOutputStream = _memory()
+        self._sink: Path | pa.BufferOutputStream = _open_memory()
         if self._is_long:
-            self._sink = _new_file(job.rows_folder)
+            self._sink = _open_file(job.rows_folder)
         self._file = pq.ParquetWriter(self._sink, REQUEST_SCHEMA, compression="zstd")
 
     def add(self, exchange: Exchange) -> None:
@@ -103,7 +103,7 @@ class RequestRowWriter:
             self._ended = deque(sorted(self._ended, key=lambda exchange: exchange.number))
         while self._ended:
             exchange = self._ended.popleft()
-            row = yield from request_row(exchange, self.zero, self._job.endpoint.api_key)
+            row = yield from make_request_row(exchange, self.zero, self._job.endpoint.api_key)
             self._rows.append(row)
             self.held_bytes -= exchange.response.held_bytes
             if len(self._rows) == _BATCH:
@@ -132,11 +132,11 @@ class RequestRowWriter:
         self._file.write_table(table, row_group_size=ROW_GROUP)
 
 
-def _memory() -> pa.BufferOutputStream:
+def _open_memory() -> pa.BufferOutputStream:
     return pa.BufferOutputStream()
 
 
-def _new_file(folder: Path | None) -> Path:
+def _open_file(folder: Path | None) -> Path:
     """Create the file of rows.
 
     By its name, the next command on the study removes it if the trial did not end

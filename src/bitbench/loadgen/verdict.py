@@ -82,23 +82,23 @@ def load_verdict(
     """Return why the trial does not count, or None if it does.
 
     The first failed request is the cause. `metric` is the primary metric of the study, and
-    `earlier` is as in `moved_metrics`.
+    `earlier` is as in `list_moved_metrics`.
     """
     if abs(health.clock_step_s) > CLOCK_STEP_S:
-        return _clock_was_set(health.clock_step_s)
+        return _describe_clock_step(health.clock_step_s)
     if sums.first_failure is not None:
-        return _stood_still(sums, health) or _failed_request(sums.first_failure, sums)
+        return _find_standstill(sums, health) or _describe_failed_request(sums.first_failure, sums)
     if workload.request_count not in (None, sums.requests):
         cause = f"{sums.requests} of {workload.request_count} requests were sent."
         return Failure(outcome=Outcome.INVALID, cause=cause)
     return (
-        _wrong_tokens(sums)
-        or _clocks_apart(sums, health)
-        or _client_bound(sums, workload, health, metric, earlier)
+        _find_wrong_tokens(sums)
+        or _find_clock_error(sums, health)
+        or _find_client_delay(sums, workload, health, metric, earlier)
     )
 
 
-def _clock_was_set(step_s: float) -> Failure:
+def _describe_clock_step(step_s: float) -> Failure:
     direction = "forward" if step_s > 0 else "back"
     cause = (
         f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, "
@@ -107,7 +107,7 @@ def _clock_was_set(step_s: float) -> Failure:
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _stood_still(sums: RequestSums, health: ClientHealth) -> Failure | None:
+def _find_standstill(sums: RequestSums, health: ClientHealth) -> Failure | None:
     """Return a failure if requests timed out while the client itself stood still, or None."""
     late_s = max(health.send_lateness_p99_s, health.loop_lag_p99_s)
     if late_s < STOOD_STILL_S or sums.statuses.keys() - {"ok", "stalled", "timeout"}:
@@ -116,7 +116,7 @@ def _stood_still(sums: RequestSums, health: ClientHealth) -> Failure | None:
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _clocks_apart(sums: RequestSums, health: ClientHealth) -> Failure | None:
+def _find_clock_error(sums: RequestSums, health: ClientHealth) -> Failure | None:
     """Return a failure if the clocks of the client's machines are too uncertain, or None."""
     if not health.nodes or not sums.requests:
         return None
@@ -131,17 +131,17 @@ def _clocks_apart(sums: RequestSums, health: ClientHealth) -> Failure | None:
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _failed_request(first: dict[str, Json], sums: RequestSums) -> Failure:
+def _describe_failed_request(first: dict[str, Json], sums: RequestSums) -> Failure:
     status = ""
     if first["status"] in ("http_error", "rate_limited"):
         status = f"HTTP {first['http_status']}: "
     cause = f"Request {first['request']}: {status}{first['error']}".rstrip(".")
     if sums.failed > 1:
         cause += f" ({sums.failed} of {sums.requests} requests failed)"
-    return Failure(outcome=_outcome(first), cause=f"{cause}.")
+    return Failure(outcome=_classify_failure(first), cause=f"{cause}.")
 
 
-def _outcome(row: dict[str, Json]) -> Outcome:
+def _classify_failure(row: dict[str, Json]) -> Outcome:
     """Return the outcome that a failed request gives to its trial."""
     error = str(row["error"]).lower()
     if any(phrase in error for phrase in _MEMORY_PHRASES):
@@ -154,7 +154,7 @@ def _outcome(row: dict[str, Json]) -> Outcome:
     return _OUTCOME_OF_STATUS[row["status"]]
 
 
-def _wrong_tokens(sums: RequestSums) -> Failure | None:
+def _find_wrong_tokens(sums: RequestSums) -> Failure | None:
     """Return a failure if the engine counted other numbers of tokens than requested, or None."""
     for kind in ("output", "input"):
         wrong = sums.wrong_tokens.get(kind)
@@ -167,7 +167,7 @@ def _wrong_tokens(sums: RequestSums) -> Failure | None:
     return None
 
 
-def _client_bound(
+def _find_client_delay(
     sums: RequestSums,
     workload: Workload,
     health: ClientHealth,
@@ -175,7 +175,7 @@ def _client_bound(
     earlier: Sequence[TrialMetrics],
 ) -> Failure | None:
     """Return a failure if the client may have moved the primary metric of the study, or None."""
-    delay = moved_metrics(sums, workload, health, earlier).get(metric)
+    delay = list_moved_metrics(sums, workload, health, earlier).get(metric)
     if delay is None:
         return None
     reason = ""
@@ -184,7 +184,7 @@ def _client_bound(
     return Failure(outcome=Outcome.CLIENT_BOUND, cause=f"client too slow ({delay}{reason})")
 
 
-def moved_metrics(
+def list_moved_metrics(
     sums: RequestSums,
     workload: Workload,
     health: ClientHealth,
@@ -199,7 +199,7 @@ def moved_metrics(
     if not sums.completed:
         return {}
     with_times = [metrics for metrics in earlier if metrics.ttft_s is not None]
-    typical = _typical_times(with_times or [_own_times(sums)])
+    typical = _compute_typical_times(with_times or [_summarize_times(sums)])
     ttft_s = typical.ttft_s or 0.0
     tpot_s = typical.tpot_s or 0.0
     # A warm-up has fewer tokens than a trial, so its latency is put together from parts.
@@ -217,17 +217,19 @@ def moved_metrics(
     delay_s = (sums.delay.statistic("mean") or 0.0) + lag_mean_s
     ttft_p99_limit_s = max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * (typical.ttft_p99_s or ttft_s))
     itl_p99_limit_s = max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * (typical.itl_p99_s or ttft_s))
-    latency_limit_s = _mean_limit(ttft_s + decoding_s)
+    latency_limit_s = _compute_mean_limit(ttft_s + decoding_s)
     checks = [
-        ("ttft", "mean TTFT", delay_s, _mean_limit(ttft_s)),
+        ("ttft", "mean TTFT", delay_s, _compute_mean_limit(ttft_s)),
         ("ttft", "TTFT p99", lag_p99_s, ttft_p99_limit_s),
         ("itl", "ITL p99", lag_p99_s, itl_p99_limit_s),
-        ("tpot", "decoding", lag_mean_s, _mean_limit(decoding_s)),
+        ("tpot", "decoding", lag_mean_s, _compute_mean_limit(decoding_s)),
         ("latency", "mean latency", delay_s, latency_limit_s),
     ]
     if workload.open_loop:  # the schedule never waits, so only the ends of the trial can move
         end_s = health.send_lateness_p99_s + lag_p99_s
-        checks.append(("output_throughput", "makespan", end_s, _mean_limit(sums.makespan_s)))
+        checks.append(
+            ("output_throughput", "makespan", end_s, _compute_mean_limit(sums.makespan_s))
+        )
     else:  # a stream sends its next request once it has noticed the end of the last
         checks.append(("output_throughput", "mean latency", delay_s, latency_limit_s))
     moved: dict[str, str] = {}
@@ -237,12 +239,12 @@ def moved_metrics(
     return moved
 
 
-def _mean_limit(time_s: float) -> float:
+def _compute_mean_limit(time_s: float) -> float:
     """Return the mean delay that is allowed for a mean time."""
     return max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * time_s)
 
 
-def _own_times(sums: RequestSums) -> TrialMetrics:
+def _summarize_times(sums: RequestSums) -> TrialMetrics:
     return TrialMetrics(
         ttft_s=sums.statistic("ttft", "mean"),
         ttft_p99_s=sums.statistic("ttft", "p99"),
@@ -251,7 +253,7 @@ def _own_times(sums: RequestSums) -> TrialMetrics:
     )
 
 
-def _typical_times(earlier: Sequence[TrialMetrics]) -> TrialMetrics:
+def _compute_typical_times(earlier: Sequence[TrialMetrics]) -> TrialMetrics:
     """Return the median of each time that a limit is a share of."""
     medians: dict[str, float] = {}
     for name in ("ttft_s", "ttft_p99_s", "tpot_s", "itl_p99_s"):

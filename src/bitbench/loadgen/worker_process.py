@@ -42,7 +42,7 @@ def main() -> None:
 
     def report(snapshot: Snapshot) -> None:
         # If nobody reads the snapshots, a full pipe would stop the trial.
-        if _waiting_bytes(results) < _SNAPSHOT_ROOM:
+        if _count_waiting_bytes(results) < _SNAPSHOT_ROOM:
             write_frame(results, snapshot)
 
     while True:
@@ -78,7 +78,7 @@ def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
         os._exit(0)
 
 
-def _waiting_bytes(pipe: BinaryIO) -> int:
+def _count_waiting_bytes(pipe: BinaryIO) -> int:
     """Return how many bytes in a pipe were not read yet."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"))
     return int(count)

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from bitbench.loadgen.client import WHOLE, WorkerPart
-from bitbench.loadgen.health import client_health
+from bitbench.loadgen.health import summarize_client_health
 from bitbench.loadgen.progress import Snapshot, sum_progress_snapshots
 from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.request_rows import RequestParts
@@ -24,8 +24,8 @@ from bitbench.records.trial import LoadProgress, WorkerHealth
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import (
     NOWHERE,
-    bitbench_child_variables,
-    bitbench_command,
+    collect_bitbench_variables,
+    make_bitbench_command,
     read_child_frame,
     write_child_frame,
 )
@@ -79,12 +79,12 @@ class Worker:
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            bitbench_command(_MODULE),
+            make_bitbench_command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=NOWHERE,
-            env=bitbench_child_variables(),
+            env=collect_bitbench_variables(),
             bufsize=0,  # a pipe with buffered data would not be readable
             start_new_session=True,  # the parent handles an interrupt in the terminal
         )
@@ -109,7 +109,7 @@ class Worker:
         try:
             write_frame(self._process.stdin, message)
         except BrokenPipeError:
-            raise LoadError(self._obituary()) from None
+            raise LoadError(self._describe_end()) from None
 
     def read(self) -> Ready | Snapshot | LoadResult:
         """Wait for the next message. Raise LoadError if the worker is gone or its task failed."""
@@ -117,7 +117,7 @@ class Worker:
         try:
             message: Message = pickle.loads(read_child_frame(self._process.stdout))
         except EOFError:
-            raise LoadError(self._obituary()) from None
+            raise LoadError(self._describe_end()) from None
         if isinstance(message, JobFailed):
             raise LoadError(
                 f"The load worker could not run {self._doing}: {quote(message.why, self._key)}"
@@ -139,7 +139,7 @@ class Worker:
             process.wait()
         self._errors.close()
 
-    def _obituary(self) -> str:
+    def _describe_end(self) -> str:
         """Return why the worker ended, with the last lines of its output."""
         code = self._process.wait()
         self._errors.seek(0)
@@ -171,7 +171,7 @@ class LoadWorkers:
     def __enter__(self) -> Self:
         require_native()
         # Imports take half a second. They happen while the first engine starts.
-        self._have(self._count or 1)
+        self._ensure_workers(self._count or 1)
         return self
 
     def __exit__(
@@ -201,10 +201,10 @@ class LoadWorkers:
         as they are. `choose_zero` is called when everything is prepared, and returns the moment of
         time zero on this machine's clock. Raise LoadError if the client failed, not the engine.
         """
-        on_snapshots = on_snapshots or (on_progress and _summing(on_progress))
-        count = self._count or workers_for(job.workload, part.workers)
+        on_snapshots = on_snapshots or (on_progress and _make_sum_callback(on_progress))
+        count = self._count or count_workers(job.workload, part.workers)
         try:
-            workers = self._have(count)
+            workers = self._ensure_workers(count)
             for index, worker in enumerate(workers):
                 worker_part = WorkerPart(part.worker + index * part.workers, count * part.workers)
                 worker.send(WorkerTask(job, worker_part, report=on_snapshots is not None))
@@ -219,7 +219,7 @@ class LoadWorkers:
             self._end()
             raise
 
-    def _have(self, count: int) -> list[Worker]:
+    def _ensure_workers(self, count: int) -> list[Worker]:
         """Return this many workers, and start the missing ones."""
         while len(self._workers) < count:
             self._workers.append(Worker())
@@ -232,7 +232,7 @@ class LoadWorkers:
             worker.end()
 
 
-def workers_for(workload: Workload, machines: int = 1) -> int:
+def count_workers(workload: Workload, machines: int = 1) -> int:
     """Return how many workers the streams of one of these machines need.
 
     At least half of its cores stay with the engine.
@@ -242,7 +242,9 @@ def workers_for(workload: Workload, machines: int = 1) -> int:
     return max(1, min(needed, cores // 2))
 
 
-def _summing(on_progress: Callable[[LoadProgress], None]) -> Callable[[Sequence[Snapshot]], None]:
+def _make_sum_callback(
+    on_progress: Callable[[LoadProgress], None],
+) -> Callable[[Sequence[Snapshot]], None]:
     """Return a callback for snapshots that passes on their sums."""
     before: LoadProgress | None = None
 
@@ -295,7 +297,7 @@ def merge_worker_results(results: Sequence[LoadResult]) -> LoadResult:
     return LoadResult(
         sums=sums,
         rows=RequestParts(tuple(parts)),
-        health=client_health(workers),
+        health=summarize_client_health(workers),
         started_at=min(result.started_at for result in results),
         duration_s=max(result.duration_s for result in results),
     )

@@ -18,9 +18,9 @@ from bitbench.records.lock import Accelerator
 from bitbench.study.hardware import Capability
 from bitbench.util.child_processes import (
     NOWHERE,
-    engine_child_variables,
-    isolated_command,
-    tool_child_variables,
+    collect_engine_variables,
+    collect_tool_variables,
+    make_isolated_command,
 )
 
 # Reasons for low clocks. Idling and a clock that a user set are left out.
@@ -53,11 +53,11 @@ class Gpu:
 
     @property
     def name(self) -> str | None:
-        return self._text(pynvml.nvmlDeviceGetName)
+        return self._get_text(pynvml.nvmlDeviceGetName)
 
     @property
     def uuid(self) -> str | None:
-        return self._text(pynvml.nvmlDeviceGetUUID)
+        return self._get_text(pynvml.nvmlDeviceGetUUID)
 
     @property
     def capability(self) -> Capability | None:
@@ -75,20 +75,20 @@ class Gpu:
 
     @property
     def ecc(self) -> bool | None:
-        return self._mode(pynvml.nvmlDeviceGetEccMode)
+        return self._get_mode(pynvml.nvmlDeviceGetEccMode)
 
     @property
     def mig(self) -> bool | None:
-        return self._mode(pynvml.nvmlDeviceGetMigMode)
+        return self._get_mode(pynvml.nvmlDeviceGetMigMode)
 
     @property
     def power_limit_w(self) -> float | None:
-        return _thousandth(self._reading(pynvml.nvmlDeviceGetEnforcedPowerLimit))
+        return _divide_by_thousand(self._reading(pynvml.nvmlDeviceGetEnforcedPowerLimit))
 
     @property
     def energy_j(self) -> float | None:
         """The energy since the driver was loaded. GPUs before Volta do not have it."""
-        return _thousandth(self._reading(pynvml.nvmlDeviceGetTotalEnergyConsumption))
+        return _divide_by_thousand(self._reading(pynvml.nvmlDeviceGetTotalEnergyConsumption))
 
     @property
     def temperature_c(self) -> int | None:
@@ -120,14 +120,14 @@ class Gpu:
             return None
         return [GpuProcess(process.pid, process.usedGpuMemory or None) for process in answer]
 
-    def _mode(self, question: Callable[..., Any]) -> bool | None:
+    def _get_mode(self, question: Callable[..., Any]) -> bool | None:
         """Return the current mode. NVML also has the mode after a restart, which is ignored."""
         answer = self._answer(question)
         if answer is None:
             return None
         return bool(answer[0])
 
-    def _text(self, question: Callable[..., Any]) -> str | None:
+    def _get_text(self, question: Callable[..., Any]) -> str | None:
         answer = self._answer(question)
         return str(answer) if answer else None
 
@@ -153,7 +153,7 @@ def has_nvml() -> bool:
     return True
 
 
-def installed_gpus() -> list[Gpu]:
+def list_installed_gpus() -> list[Gpu]:
     """Return all GPUs of this machine, in bus order, whatever CUDA_VISIBLE_DEVICES says.
 
     Raise NVMLError if the driver does not answer.
@@ -162,7 +162,7 @@ def installed_gpus() -> list[Gpu]:
     return [Gpu(handle) for handle in handles]
 
 
-def _driver_version() -> str | None:
+def _read_driver_version() -> str | None:
     """Return the version of the driver, such as 580.95.05, or None if unknown."""
     try:
         return str(pynvml.nvmlSystemGetDriverVersion()) or None
@@ -170,7 +170,7 @@ def _driver_version() -> str | None:
         return None
 
 
-def _thousandth(value: int | None) -> float | None:
+def _divide_by_thousand(value: int | None) -> float | None:
     if value is None:
         return None
     return value / 1000
@@ -210,7 +210,7 @@ class GpuSurvey:
 def survey_gpus() -> GpuSurvey:
     """Return the GPUs that engines see on this machine."""
     if has_nvml():
-        return survey_nvml(engine_child_variables({}))
+        return survey_nvml(collect_engine_variables({}))
     if _LOADED.exists():
         return GpuSurvey(
             problem="An NVIDIA driver is loaded, but its library NVML does not answer."
@@ -223,15 +223,17 @@ def survey_nvml(
 ) -> GpuSurvey:
     """Return the GPUs that engines see, from NVML. `initialize` returns the answer of cuInit."""
     try:
-        gpus = installed_gpus()
+        gpus = list_installed_gpus()
     except pynvml.NVMLError as error:
         return GpuSurvey(problem=f"NVML does not answer ({error}).")
     if not gpus:
         return GpuSurvey()
-    driver = _driver_version()
-    visible = cuda_visible_gpus(gpus, variables)
+    driver = _read_driver_version()
+    visible = list_cuda_visible_gpus(gpus, variables)
     accelerators = tuple(describe_gpu(gpu, driver) for gpu in visible)
-    return GpuSurvey(accelerators, _problem(accelerators, driver, initialize or _cuda_answer))
+    return GpuSurvey(
+        accelerators, _find_problem(accelerators, driver, initialize or _initialize_cuda)
+    )
 
 
 @functools.cache
@@ -240,12 +242,12 @@ def visible_gpus() -> tuple[Gpu, ...]:
     if not has_nvml():
         return ()
     try:
-        return tuple(cuda_visible_gpus(installed_gpus(), engine_child_variables({})))
+        return tuple(list_cuda_visible_gpus(list_installed_gpus(), collect_engine_variables({})))
     except pynvml.NVMLError:
         return ()
 
 
-def cuda_visible_gpus(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
+def list_cuda_visible_gpus(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES names, as CUDA reads it.
 
     The variable has numbers or beginnings of UUIDs. CUDA stops at the first that names no device.
@@ -297,9 +299,9 @@ def describe_gpu(gpu: Gpu, driver: str | None) -> Accelerator:
     )
 
 
-def _cuda_answer() -> str:
+def _initialize_cuda() -> str:
     """Return what the driver answers when a program initializes CUDA: `0` or an error number."""
-    command = isolated_command(sys.executable, "-S", "-c", _INITIALIZE)
+    command = make_isolated_command(sys.executable, "-S", "-c", _INITIALIZE)
     try:
         done = subprocess.run(
             command,
@@ -308,14 +310,14 @@ def _cuda_answer() -> str:
             timeout=_INITIALIZE_LIMIT_S,
             check=False,
             cwd=NOWHERE,
-            env=tool_child_variables(),
+            env=collect_tool_variables(),
         )
     except (OSError, subprocess.SubprocessError):
         return "nothing"
     return done.stdout.strip() or "nothing"
 
 
-def _problem(
+def _find_problem(
     accelerators: Sequence[Accelerator], driver: str | None, initialize: Callable[[], str]
 ) -> str | None:
     """Return a sentence that says why engines cannot compute on these GPUs, or None."""
@@ -336,7 +338,7 @@ def _problem(
     return None
 
 
-def processes_on(gpus: Iterable[Gpu]) -> list[GpuProcess] | None:
+def list_gpu_processes(gpus: Iterable[Gpu]) -> list[GpuProcess] | None:
     """Return the processes that compute on these GPUs, or None if one GPU does not answer."""
     processes: list[GpuProcess] = []
     for gpu in gpus:
@@ -347,14 +349,14 @@ def processes_on(gpus: Iterable[Gpu]) -> list[GpuProcess] | None:
     return processes
 
 
-def nvml_process_memory(pids: Collection[int], gpus: Iterable[Gpu]) -> int | None:
+def sum_gpu_memory(pids: Collection[int], gpus: Iterable[Gpu]) -> int | None:
     """Return the bytes that these processes hold on all GPUs together.
 
     Return None if NVML does not show all of it. In a container, it may show the host's process ids
     instead of ours.
     """
     sizes: list[int] = []
-    for process in processes_on(gpus) or ():
+    for process in list_gpu_processes(gpus) or ():
         if process.pid not in pids:
             continue
         if process.used_bytes is None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.engines.server import memory_of_groups
+from bitbench.engines.server import iter_group_memory
 from bitbench.machine.gpus import survey_gpus
-from bitbench.machine.watches import watched_process_tree
+from bitbench.machine.watches import iter_process_tree
 from bitbench.records.lock import HostFacts
 from bitbench.records.trial import Failure, Outcome
-from bitbench.study.hardware import Level, hardware_level
-from bitbench.util.child_processes import engine_child_variables
+from bitbench.study.hardware import Level, find_hardware_level
+from bitbench.util.child_processes import collect_engine_variables
 
 # Flags that decide which matrix kernels an engine can choose. A hundred others are left out.
 TELLING_FLAGS = (
@@ -24,35 +24,35 @@ TELLING_FLAGS = (
 )  # fmt: skip
 
 
-def available_memory() -> int:
+def get_available_memory() -> int:
     """Return the bytes that new processes may take without swapping.
 
     The limits of a container or a job count, too.
     """
     available = [int(psutil.virtual_memory().available)]
-    for limit, used in memory_of_groups():
+    for limit, used in iter_group_memory():
         available.append(limit - used)
     return min(available)
 
 
 def collect_host_facts() -> HostFacts:
     """Return the facts about this machine that a lock records."""
-    cpu = _cpu_info()
-    flags = _flags(cpu)
+    cpu = _read_cpu_info()
+    flags = _parse_flags(cpu)
     accelerators = survey_gpus().accelerators
     device_order: str | None = None
     if accelerators:
-        device_order = engine_child_variables({}).get("CUDA_DEVICE_ORDER")
+        device_order = collect_engine_variables({}).get("CUDA_DEVICE_ORDER")
     numa_nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
     return HostFacts(
         cpu_model=cpu.get("model name") or platform.processor() or None,
         cpu_flags=tuple(flag for flag in TELLING_FLAGS if flag in flags),
         cores=psutil.cpu_count(logical=False),
-        threads=usable_threads(),
+        threads=count_usable_threads(),
         numa_nodes=len(numa_nodes) or None,
-        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        governor=_read_file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory_bytes=psutil.virtual_memory().total,
-        os=_os_name(),
+        os=_get_os_name(),
         kernel=platform.release(),
         python=platform.python_version(),
         virtualization="hypervisor" if "hypervisor" in flags else None,
@@ -61,21 +61,21 @@ def collect_host_facts() -> HostFacts:
     )
 
 
-def host_processor_level() -> Level | None:
+def find_processor_level() -> Level | None:
     """Return the level of the processor, or None if its flags are unknown."""
-    return hardware_level(_flags(_cpu_info()))
+    return find_hardware_level(_parse_flags(_read_cpu_info()))
 
 
-def usable_threads() -> int:
+def count_usable_threads() -> int:
     """Return how many hardware threads this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return psutil.cpu_count() or 1
 
 
-def _cpu_info() -> dict[str, str]:
+def _read_cpu_info() -> dict[str, str]:
     """Return the entries of the first processor in /proc/cpuinfo."""
-    text = _read("/proc/cpuinfo") or ""
+    text = _read_file("/proc/cpuinfo") or ""
     entries: dict[str, str] = {}
     for line in text.partition("\n\n")[0].splitlines():
         key, colon, value = line.partition(":")
@@ -84,18 +84,18 @@ def _cpu_info() -> dict[str, str]:
     return entries
 
 
-def _flags(cpu: dict[str, str]) -> set[str]:
+def _parse_flags(cpu: dict[str, str]) -> set[str]:
     return set((cpu.get("flags") or cpu.get("Features") or "").split())
 
 
-def _os_name() -> str:
+def _get_os_name() -> str:
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
     except OSError:
         return platform.platform()
 
 
-def _read(path: str) -> str | None:
+def _read_file(path: str) -> str | None:
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -125,23 +125,23 @@ class OtherWork:
 
     def __enter__(self) -> "OtherWork":
         self._began = time.monotonic()
-        self._before_s = self._others_s()
+        self._before_s = self._measure_others_s()
         return self
 
     def __exit__(self, *_: object) -> None:
-        used_s = self._others_s() - self._before_s
+        used_s = self._measure_others_s() - self._before_s
         self.cores = max(0.0, used_s) / (time.monotonic() - self._began)
 
     @property
     def failure(self) -> Failure | None:
         """Why measurements on the processors do not count, or None if they do."""
-        if not disturbs(self.cores):
+        if not is_disturbing(self.cores):
             return None
-        busy = f"other work kept {self.cores:.1f} of {usable_threads()} cores busy meanwhile"
+        busy = f"other work kept {self.cores:.1f} of {count_usable_threads()} cores busy meanwhile"
         cause = f"{busy}; end it, or repeat once it has ended"
         return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
-    def _others_s(self) -> float:
+    def _measure_others_s(self) -> float:
         """Return the processor time of other processes since boot, in seconds.
 
         Only processors that this process may use count.
@@ -149,8 +149,8 @@ class OtherWork:
         busy_s = _count_busy_ticks() / os.sysconf("SC_CLK_TCK")
         ours: set[psutil.Process] = set()
         for pid in (os.getpid(), self._engine_pid):
-            ours.update(watched_process_tree(pid))
-        return busy_s - sum(_used_s(process, with_ended=True) for process in ours)
+            ours.update(iter_process_tree(pid))
+        return busy_s - sum(_get_used_s(process, with_ended=True) for process in ours)
 
 
 def _count_busy_ticks() -> int:
@@ -173,19 +173,19 @@ def _count_busy_ticks() -> int:
     return all_ticks if usable_ticks is None else usable_ticks
 
 
-def disturbs(busy_cores: float) -> bool:
+def is_disturbing(busy_cores: float) -> bool:
     """Return True if this much other work distorts measurements on the processors."""
-    return busy_cores >= DISTURBING_SHARE * usable_threads()
+    return busy_cores >= DISTURBING_SHARE * count_usable_threads()
 
 
-def cores_in_use(duration_s: float = LOOK_S) -> float:
+def measure_busy_cores(duration_s: float = LOOK_S) -> float:
     """Return how many cores other processes keep busy. It takes `duration_s`."""
     with OtherWork() as others:
         time.sleep(duration_s)
     return others.cores
 
 
-def _used_s(process: psutil.Process, *, with_ended: bool = False) -> float:
+def _get_used_s(process: psutil.Process, *, with_ended: bool = False) -> float:
     """Return the processor time of a process, and of its ended children if asked to."""
     try:
         times = process.cpu_times()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.machine.gpus import Gpu, nvml_process_memory, processes_on, visible_gpus
+from bitbench.machine.gpus import Gpu, list_gpu_processes, sum_gpu_memory, visible_gpus
 from bitbench.records.trial import Failure, GpuUse, Memory, Outcome
 from bitbench.util.units import show_bytes
 
@@ -25,9 +25,9 @@ def read_memory(root_pid: int | None) -> Memory:
     resident = 0
     peak = 0
     is_readable = False
-    for process in watched_process_tree(root_pid):
-        status = _fields(process.pid, "status")
-        rollup = _fields(process.pid, "smaps_rollup")
+    for process in iter_process_tree(root_pid):
+        status = _read_fields(process.pid, "status")
+        rollup = _read_fields(process.pid, "smaps_rollup")
         if "VmRSS" not in status:
             continue
         is_readable = True
@@ -86,7 +86,7 @@ class MemoryWatch:
             self._sample_devices()
             if self._limit_bytes is None:
                 continue
-            held = self._held_above(self._limit_bytes)
+            held = self._find_excess(self._limit_bytes)
             if held is not None:
                 cause = (
                     f"it held {show_bytes(held)} of memory when it was stopped; the study allows "
@@ -96,13 +96,13 @@ class MemoryWatch:
                 self._stop()
                 return
 
-    def _held_above(self, limit_bytes: int) -> int | None:
+    def _find_excess(self, limit_bytes: int) -> int | None:
         """Return the size if it is above the limit, or else None.
 
         The quick size counts shared pages once for each process. Only if it is above the limit, the
         exact size is read.
         """
-        quick = sum(_resident_bytes(process) for process in watched_process_tree(self._root_pid))
+        quick = sum(_get_resident_bytes(process) for process in iter_process_tree(self._root_pid))
         if quick <= limit_bytes or time.monotonic() < self._exact_at:
             return None
         self._exact_at = time.monotonic() + EXACT_PERIOD_S
@@ -113,17 +113,17 @@ class MemoryWatch:
         """Return the memory in use on the GPUs, and update its peak."""
         if not self._gpus:
             return None
-        used = nvml_process_memory(_process_ids(self._root_pid), self._gpus)
+        used = sum_gpu_memory(_process_ids(self._root_pid), self._gpus)
         if used is not None:
             self._device_peak_bytes = max(used, self._device_peak_bytes or 0)
         return used
 
 
 def _process_ids(root_pid: int | None) -> set[int]:
-    return {process.pid for process in watched_process_tree(root_pid)}
+    return {process.pid for process in iter_process_tree(root_pid)}
 
 
-def watched_process_tree(root_pid: int | None) -> Iterator[psutil.Process]:
+def iter_process_tree(root_pid: int | None) -> Iterator[psutil.Process]:
     """Yield a process and all of its descendants. Yield nothing if it has ended."""
     if root_pid is None:
         return
@@ -135,14 +135,14 @@ def watched_process_tree(root_pid: int | None) -> Iterator[psutil.Process]:
         return
 
 
-def _resident_bytes(process: psutil.Process) -> int:
+def _get_resident_bytes(process: psutil.Process) -> int:
     try:
         return int(process.memory_info().rss)
     except psutil.Error:
         return 0
 
 
-def _fields(pid: int, name: str) -> dict[str, int]:
+def _read_fields(pid: int, name: str) -> dict[str, int]:
     """Return the `Key:  123 kB` lines of a file under /proc, in bytes."""
     try:
         lines = Path(f"/proc/{pid}/{name}").read_text().splitlines()
@@ -206,7 +206,9 @@ class GpuWatch:
         if self._slowed_by is not None:
             slowed_by = tuple(sorted(self._slowed_by))
         self.use = GpuUse(
-            energy_j=_used(self._energy_before, [gpu.energy_j for gpu in self._gpus]),
+            energy_j=_compute_used_energy(
+                self._energy_before, [gpu.energy_j for gpu in self._gpus]
+            ),
             sm_clock_low_mhz=min(self._sm_clocks, default=None),
             sm_clock_high_mhz=max(self._sm_clocks, default=None),
             memory_clock_mhz=min(self._memory_clocks, default=None),
@@ -222,9 +224,9 @@ class GpuWatch:
     def _look(self) -> None:
         engine_pids = self._engine_pids()
         for gpu in self._gpus:
-            _add(self._sm_clocks, gpu.sm_clock_mhz)
-            _add(self._memory_clocks, gpu.memory_clock_mhz)
-            _add(self._temperatures, gpu.temperature_c)
+            _add_value(self._sm_clocks, gpu.sm_clock_mhz)
+            _add_value(self._memory_clocks, gpu.memory_clock_mhz)
+            _add_value(self._temperatures, gpu.temperature_c)
             reasons = gpu.slowed_by
             if reasons is not None:
                 self._slowed_by = (self._slowed_by or set()) | set(reasons)
@@ -242,7 +244,7 @@ def watch_gpus(root_pid: int | None) -> GpuWatch:
     return GpuWatch(gpus, lambda: _process_ids(root_pid))
 
 
-def gpu_watch_disturbance(use: GpuUse | None) -> Failure | None:
+def find_gpu_disturbance(use: GpuUse | None) -> Failure | None:
     """Return why measurements on the GPUs do not count, or None if they do."""
     if use is None:
         return None
@@ -268,14 +270,16 @@ def _others(gpus: Iterable[Gpu], engine_pids: Collection[int]) -> int | None:
     Return None if NVML does not list the engine's processes. Then it has other ids than ours, as in
     a container, or the engine does not compute there.
     """
-    pids = {process.pid for process in processes_on(gpus) or ()}
+    pids = {process.pid for process in list_gpu_processes(gpus) or ()}
     ours = pids & set(engine_pids)
     if not ours:
         return None
     return len(pids - ours)
 
 
-def _used(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
+def _compute_used_energy(
+    before: Sequence[float | None], after: Sequence[float | None]
+) -> float | None:
     """Return the energy of all GPUs together, in joules.
 
     Return None if a counter is unknown or went back because the driver was loaded again.
@@ -288,6 +292,6 @@ def _used(before: Sequence[float | None], after: Sequence[float | None]) -> floa
     return used_j
 
 
-def _add(values: set[int], value: int | None) -> None:
+def _add_value(values: set[int], value: int | None) -> None:
     if value is not None:
         values.add(value)

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.machine.gpus import survey_gpus
-from bitbench.machine.host import collect_host_facts, host_processor_level
+from bitbench.machine.host import collect_host_facts, find_processor_level
 from bitbench.records.lock import HostFacts
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, Level
 
 
-def default_home() -> Path:
+def get_default_home() -> Path:
     """Return the folder of environments and models.
 
     It is $BITBENCH_HOME, or else a folder in the user's cache.
@@ -30,7 +30,7 @@ class Workplace:
     `asked_device` is the user's choice. With None it is a GPU if one can be used, or else the CPU.
     """
 
-    home: Path = field(default_factory=default_home)
+    home: Path = field(default_factory=get_default_home)
     asked_device: Device | None = None
 
     @property
@@ -53,7 +53,7 @@ class Workplace:
         """The level of the processor, or None if engines compute on a GPU."""
         if self.device != "cpu":
             return None
-        return host_processor_level()
+        return find_processor_level()
 
     def host(self) -> HostFacts:
         """Return the facts about this machine.

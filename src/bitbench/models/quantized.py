@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from bitbench.study.recipe import COMPRESSED_TENSORS, scheme_form
+from bitbench.study.recipe import COMPRESSED_TENSORS, format_scheme
 from bitbench.util.model_files import read_model_json
 
 FULL_BITS = 16  # of numbers that are not quantized
@@ -58,7 +58,7 @@ class Quantization:
         if self.weights is None:
             return self.method
         activations = self.activations or Numbers(FULL_BITS, self.weights.kind)
-        numbers = scheme_form(
+        numbers = format_scheme(
             self.weights.bits,
             self.weights.kind,
             activations.bits,
@@ -117,10 +117,10 @@ def read_quantization(folder: Path) -> Quantization | None:
     Raise ModelError if a file cannot be read.
     """
     config = read_model_json(folder / "config.json")
-    text_config = quantized_object_at(config, "text_config")  # in a model that also sees
+    text_config = get_config_object(config, "text_config")  # in a model that also sees
     for part in (config, text_config):
         for key in _KEYS:
-            if section := quantized_object_at(part, key):
+            if section := get_config_object(part, key):
                 return describe_quantization(section)
     modelopt = folder / _MODELOPT_FILE
     if not modelopt.is_file():
@@ -142,50 +142,50 @@ def describe_quantization(config: Json) -> Quantization:
     return read(method, config) if read else Quantization(method)
 
 
-def _compressed_tensors(method: str, config: Json) -> Quantization:
-    groups = quantized_object_at(config, "config_groups").values()
-    kinds = {_of_group(method, group) for group in groups if isinstance(group, dict)}
+def _parse_compressed_tensors(method: str, config: Json) -> Quantization:
+    groups = get_config_object(config, "config_groups").values()
+    kinds = {_parse_group(method, group) for group in groups if isinstance(group, dict)}
     kind = kinds.pop() if len(kinds) == 1 else Quantization(method)
-    sparsity = quantized_object_at(config, "sparsity_config")
+    sparsity = get_config_object(config, "sparsity_config")
     has_sparse_format = str(sparsity.get("format", "")).startswith("sparse")
     is_sparse = has_sparse_format or sparsity.get("sparsity_structure") == "2:4"
-    cache = _numbers(quantized_object_at(config, "kv_cache_scheme"))
+    cache = _parse_numbers(get_config_object(config, "kv_cache_scheme"))
     return replace(kind, kv_cache=cache, is_sparse=is_sparse)
 
 
-def _of_group(method: str, group: Json) -> Quantization:
-    weights = quantized_object_at(group, "weights")
-    activations = quantized_object_at(group, "input_activations")
+def _parse_group(method: str, group: Json) -> Quantization:
+    weights = get_config_object(group, "weights")
+    activations = get_config_object(group, "input_activations")
     return Quantization(
         method,
-        _numbers(weights),
-        _numbers(activations),
-        _group_size(weights),
-        _block(weights.get("block_structure")),
+        _parse_numbers(weights),
+        _parse_numbers(activations),
+        _get_group_size(weights),
+        _get_block(weights.get("block_structure")),
         is_static=activations.get("dynamic") is False,
     )
 
 
-def _gptq(method: str, config: Json) -> Quantization:
+def _parse_gptq(method: str, config: Json) -> Quantization:
     """Return the quantization of GPTQ, or of AWQ, whose first tool used other keys."""
-    bits = _bits(config, "bits") or _bits(config, "w_bit")
-    group_size = _group_size(config) or _group_size(config, "q_group_size")
+    bits = _get_bit_count(config, "bits") or _get_bit_count(config, "w_bit")
+    group_size = _get_group_size(config) or _get_group_size(config, "q_group_size")
     return Quantization(method, _make_numbers(bits), group_size=group_size)
 
 
-def _fp8(method: str, config: Json) -> Quantization:
-    return Quantization(method, _FP8, _FP8, block=_block(config.get("weight_block_size")))
+def _parse_fp8(method: str, config: Json) -> Quantization:
+    return Quantization(method, _FP8, _FP8, block=_get_block(config.get("weight_block_size")))
 
 
-def _modelopt(method: str, config: Json) -> Quantization:
-    section = {**config, **quantized_object_at(config, "quantization")}
+def _parse_modelopt(method: str, config: Json) -> Quantization:
+    section = {**config, **get_config_object(config, "quantization")}
     algorithm = str(section.get("quant_algo", "")).upper()
     weights, activations, group_size = _MODELOPT.get(algorithm, (None, None, None))
     if group_size is None:
-        group_size = _group_size(section)
+        group_size = _get_group_size(section)
     cache = _MODELOPT_CACHE.get(str(section.get("kv_cache_quant_algo", "")).upper())
     if cache is None:
-        cache = _numbers(quantized_object_at(section, "kv_cache_scheme"))
+        cache = _parse_numbers(get_config_object(section, "kv_cache_scheme"))
     return Quantization(method, weights, activations, group_size, kv_cache=cache)
 
 
@@ -207,46 +207,48 @@ _MODELOPT: Mapping[str, tuple[Numbers, Numbers | None, int | None]] = {
 _MODELOPT_CACHE = {"FP8": _FP8, "NVFP4": _FP4, "INT8": _INT8}
 
 
-def _auto_round(method: str, config: Json) -> Quantization:
-    bits = _bits(config, "bits")
-    activation_bits = _bits(config, "act_bits")
-    kind = _kind(str(config.get("data_type", "int")))
+def _parse_auto_round(method: str, config: Json) -> Quantization:
+    bits = _get_bit_count(config, "bits")
+    activation_bits = _get_bit_count(config, "act_bits")
+    kind = _parse_kind(str(config.get("data_type", "int")))
     activations: Numbers | None = None
     if activation_bits and activation_bits < FULL_BITS:
         activations = Numbers(activation_bits, kind)
-    return Quantization(method, _make_numbers(bits, kind), activations, _group_size(config))
+    return Quantization(method, _make_numbers(bits, kind), activations, _get_group_size(config))
 
 
 _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
-    COMPRESSED_TENSORS: _compressed_tensors,
-    "gptq": _gptq,
-    "awq": _gptq,
-    "fp8": _fp8,
-    "modelopt": _modelopt,
+    COMPRESSED_TENSORS: _parse_compressed_tensors,
+    "gptq": _parse_gptq,
+    "awq": _parse_gptq,
+    "fp8": _parse_fp8,
+    "modelopt": _parse_modelopt,
     "mxfp4": lambda method, _: Quantization(method, _FP4, group_size=_MX_GROUP),
-    "auto-round": _auto_round,
+    "auto-round": _parse_auto_round,
 }
 
 
-def _numbers(config: Json) -> Numbers | None:
+def _parse_numbers(config: Json) -> Numbers | None:
     """Return the type of numbers that an object of compressed-tensors describes, or None."""
-    return _make_numbers(_bits(config, "num_bits"), _kind(str(config.get("type", "int"))))
+    return _make_numbers(
+        _get_bit_count(config, "num_bits"), _parse_kind(str(config.get("type", "int")))
+    )
 
 
 def _make_numbers(bits: int | None, kind: Kind = "int") -> Numbers | None:
     return Numbers(bits, kind) if bits else None
 
 
-def _kind(word: str) -> Kind:
+def _parse_kind(word: str) -> Kind:
     return "float" if "f" in word.lower() else "int"
 
 
-def _bits(config: Json, key: str) -> int | None:
+def _get_bit_count(config: Json, key: str) -> int | None:
     value = config.get(key)
     return value if type(value) is int and 1 <= value <= FULL_BITS else None
 
 
-def _group_size(config: Json, key: str = "group_size") -> int | None:
+def _get_group_size(config: Json, key: str = "group_size") -> int | None:
     """Return the group size, or None for a whole row, which tools write as -1."""
     value = config.get(key)
     return value if _is_size(value) else None
@@ -256,14 +258,14 @@ def _is_size(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 < value < 2**20
 
 
-def _block(value: object) -> tuple[int, int] | None:
+def _get_block(value: object) -> tuple[int, int] | None:
     if not isinstance(value, list):
         return None
     sizes = list(filter(_is_size, value))
     return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
 
-def quantized_object_at(content: Json, key: str) -> Json:
+def get_config_object(content: Json, key: str) -> Json:
     """Return the object at a key, or {} if the value is missing or not an object."""
     value = content.get(key)
     return value if isinstance(value, dict) else {}

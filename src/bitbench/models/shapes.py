@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic import Field
 
-from bitbench.models.folder import model_facts_from_config, model_special_token_ids
+from bitbench.models.folder import collect_special_token_ids, parse_model_facts
 from bitbench.study.base import Spec
 from bitbench.study.variant import ModelFacts
 from bitbench.util import yaml_file
-from bitbench.util.model_files import StoredTensor, safetensors_header_bytes
+from bitbench.util.model_files import StoredTensor, make_safetensors_header
 
 Config = Mapping[str, Any]
 Named = tuple[str, tuple[int, ...]]
@@ -32,59 +32,60 @@ _NORMS = ("input_layernorm", "post_attention_layernorm")
 _GEMMA_NORMS = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
-def _shape_tensors(config: Config) -> Iterator[Named]:
+def _iter_tensor_shapes(config: Config) -> Iterator[Named]:
     """Yield the embedding, layers, last norm and, unless it is the embedding, the output head."""
     hidden = config["hidden_size"]
     vocabulary = config["vocab_size"]
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(config["num_hidden_layers"]):
-        for name, shape in _layer(config):
+        for name, shape in _iter_layer(config):
             yield f"model.layers.{layer}.{name}", shape
     yield "model.norm.weight", (hidden,)
     if not config["tie_word_embeddings"]:
         yield "lm_head.weight", (vocabulary, hidden)
 
 
-def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
+def split_into_shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
     """Return the tensors in order, divided among files of at most SHARD_BYTES.
 
     A tensor above that size has a file of its own.
     """
     files: list[Shard] = [{}]
     for name, tensor in tensors.items():
-        if files[-1] and tensor_bytes(files[-1]) + tensor.size_bytes > SHARD_BYTES:
+        if files[-1] and compute_tensor_bytes(files[-1]) + tensor.size_bytes > SHARD_BYTES:
             files.append({})
         files[-1][name] = tensor
     return files
 
 
-def _shard_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+def _compute_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
     """Return the size of the tensors' files, headers included."""
     return sum(
-        len(safetensors_header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors)
+        len(make_safetensors_header(shard)) + compute_tensor_bytes(shard)
+        for shard in split_into_shards(tensors)
     )
 
 
-def tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+def compute_tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
     return sum(tensor.size_bytes for tensor in tensors.values())
 
 
-def _layer(config: Config) -> Iterator[Named]:
+def _iter_layer(config: Config) -> Iterator[Named]:
     hidden = config["hidden_size"]
     family = config["model_type"]
     norms = _GEMMA_NORMS if family == "gemma3_text" else _NORMS
     for name in norms:
         yield f"{name}.weight", (hidden,)
-    yield from _attention(config)
+    yield from _iter_attention(config)
     if "num_experts" not in config:
-        yield from _mlp("mlp", hidden, config["intermediate_size"])
+        yield from _iter_mlp("mlp", hidden, config["intermediate_size"])
         return
     yield "mlp.gate.weight", (config["num_experts"], hidden)
     for expert in range(config["num_experts"]):
-        yield from _mlp(f"mlp.experts.{expert}", hidden, config["moe_intermediate_size"])
+        yield from _iter_mlp(f"mlp.experts.{expert}", hidden, config["moe_intermediate_size"])
 
 
-def _attention(config: Config) -> Iterator[Named]:
+def _iter_attention(config: Config) -> Iterator[Named]:
     hidden = config["hidden_size"]
     heads = config["num_attention_heads"]
     kv_heads = config["num_key_value_heads"]
@@ -99,7 +100,7 @@ def _attention(config: Config) -> Iterator[Named]:
         yield "self_attn.k_norm.weight", (head,)
 
 
-def _mlp(prefix: str, hidden: int, inner: int) -> Iterator[Named]:
+def _iter_mlp(prefix: str, hidden: int, inner: int) -> Iterator[Named]:
     yield f"{prefix}.gate_proj.weight", (inner, hidden)
     yield f"{prefix}.up_proj.weight", (inner, hidden)
     yield f"{prefix}.down_proj.weight", (hidden, inner)
@@ -116,19 +117,19 @@ class Shape:
         """The tensors by name, in the order of the files."""
         return {
             name: StoredTensor("BF16", shape, 2 * math.prod(shape))
-            for name, shape in _shape_tensors(self.config)
+            for name, shape in _iter_tensor_shapes(self.config)
         }
 
     @property
     def weight_bytes(self) -> int:
         """The size of its files of weights, headers included."""
-        return _shard_file_bytes(self.tensors)
+        return _compute_file_bytes(self.tensors)
 
     @cached_property
     def facts(self) -> ModelFacts:
         """The facts of a checkpoint with random weights."""
-        special = model_special_token_ids(self.config)
-        return model_facts_from_config(self.config, self.tensors, special)
+        special = collect_special_token_ids(self.config)
+        return parse_model_facts(self.config, self.tensors, special)
 
     @property
     def published_facts(self) -> ModelFacts:
@@ -136,7 +137,7 @@ class Shape:
         return self.facts.model_copy(update={"random_weights": False})
 
 
-def known_model_shape(repository: str) -> Shape | None:
+def find_model_shape(repository: str) -> Shape | None:
     """Return the shape of a model on the hub by ORG/NAME, or None if it is not in the table."""
     return next((shape for shape in SHAPES.values() if repository in shape.published_as), None)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from bitbench.quantize.catalog import built_in_recipes
+from bitbench.quantize.catalog import list_built_in_recipes
 from bitbench.study.base import Spec
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, CapabilityRange, parse_capability_range
@@ -63,7 +63,7 @@ class CompatibilityRow(Spec):
         """The GPUs that it holds for. None if it holds for every device of its kind."""
         return None if self.capability is None else parse_capability_range(self.capability)
 
-    def holds_for(self, capability: Capability | None) -> bool:
+    def is_valid_for(self, capability: Capability | None) -> bool:
         """Return True if the row holds for a device with this capability. If the capability is
         None, only rows for all devices hold."""
         if self.capabilities is None:
@@ -117,7 +117,7 @@ class CompatibilityTable(Spec):
             alike.setdefault((row.form, row.engine, row.device), []).append(row)
         repeated: list[str] = []
         for key, rows in alike.items():
-            if any(_meet(*pair) for pair in combinations(rows, 2)):
+            if any(_has_common_device(*pair) for pair in combinations(rows, 2)):
                 repeated.append(", ".join(key))
         if repeated:
             raise ValueError(f"more than one row for {'; '.join(sorted(repeated))}")
@@ -125,7 +125,7 @@ class CompatibilityTable(Spec):
 
 
 @cache
-def compatibility_rows() -> tuple[CompatibilityRow, ...]:
+def load_compatibility_rows() -> tuple[CompatibilityRow, ...]:
     """Return all rows of the table."""
     text = _FILE.read_text(encoding="utf-8")
     return yaml_file.parse_yaml(
@@ -157,33 +157,33 @@ def look_up_compatibility(
             checked=_FOLLOWS,
         )
     while form:  # from the special to the general
-        for row in _rows_by_key().get((form, engine, device), ()):
-            if row.holds_for(capability):
+        for row in _group_rows_by_key().get((form, engine, device), ()):
+            if row.is_valid_for(capability):
                 return row
         form = form.rpartition("/")[0]
     return None
 
 
 @cache
-def _rows_by_key() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
+def _group_rows_by_key() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
     """Return the rows of each form, engine and device."""
     by_key: dict[tuple[str, str, str], tuple[CompatibilityRow, ...]] = {}
-    for row in compatibility_rows():
+    for row in load_compatibility_rows():
         key = (row.form, row.engine, row.device)
         by_key[key] = (*by_key.get(key, ()), row)
     return by_key
 
 
-def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
+def _has_common_device(row: CompatibilityRow, other: CompatibilityRow) -> bool:
     """Return True if there is a device that both rows hold for."""
     capabilities = row.capabilities
     others = other.capabilities
     return capabilities is None or others is None or capabilities.overlaps(others)
 
 
-def baseline_recipe(engine: str, device: Device) -> str:
+def find_baseline_recipe(engine: str, device: Device) -> str:
     """Return the recipe that leaves a model unquantized in a file format that this engine reads."""
-    dense = [recipe for recipe in built_in_recipes() if is_dense_variant_form(recipe.form)]
+    dense = [recipe for recipe in list_built_in_recipes() if is_dense_variant_form(recipe.form)]
     for recipe in dense:
         row = look_up_compatibility(recipe.form, engine, device)
         if row is None or not row.refuse:

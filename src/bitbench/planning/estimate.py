@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from bitbench.ports import Engine
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.hardware import Level
-from bitbench.study.model_cost import active_weight_bytes
+from bitbench.study.model_cost import estimate_active_bytes
 from bitbench.study.plan import Plan, Point
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.study import FEWEST_BLOCKS
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Workload, mean_arrival_rate, typical_length
+from bitbench.study.workload import Workload, find_mean_rate, get_typical_length
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,23 @@ def guess_trial_s(variant: Variant, workload: Workload, speed: Assumed = WITH_BF
     turns = workload.turns
     think_s = workload.conversation.think if workload.conversation else 0.0
     rounds = (workload.request_count or 0) / workload.concurrency
-    busy_s = rounds * _round_s(variant, workload, workload.concurrency, speed)
+    busy_s = rounds * _estimate_round_s(variant, workload, workload.concurrency, speed)
     if not workload.open_loop:
         return busy_s + rounds * think_s * (turns - 1) / turns
-    last_s = turns * _round_s(variant, workload, 1, speed) + (turns - 1) * think_s
-    return max(busy_s, _schedule_s(workload) + last_s)
+    last_s = turns * _estimate_round_s(variant, workload, 1, speed) + (turns - 1) * think_s
+    return max(busy_s, _estimate_schedule_s(workload) + last_s)
 
 
-def _whole_trial_s(record: TrialRecord, workload: Workload) -> float:
+def _estimate_whole_trial_s(record: TrialRecord, workload: Workload) -> float:
     """Return a trial's measured seconds. For a warm-up, return what the whole workload would take
     at the same pace."""
     duration_s = record.duration_s or 0.0
     if record.kind == "measured":
         return duration_s
     warm_up = workload.warm_up
-    more_tokens = typical_length(workload.output_tokens) - typical_length(warm_up.output_tokens)
+    more_tokens = get_typical_length(workload.output_tokens) - get_typical_length(
+        warm_up.output_tokens
+    )
     times = (workload.request_count or 1) / (warm_up.request_count or 1)
     return times * (duration_s + more_tokens * (record.metrics.tpot_s or 0.0))
 
@@ -82,11 +84,11 @@ def guess_quality_s(
         return 0.0
     scored_tokens = sum(length * count for length, count in quality.window_counts.items())
     step_s = _read_bytes(variant, 1) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
-    read_token_s = _token_flops(variant) / speed.flops_per_s
+    read_token_s = _estimate_token_flops(variant) / speed.flops_per_s
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else read_token_s
     score_s = scored_tokens * (token_s + ASSUMED_SCORE_OVERHEAD_S)
     write_s = estimate_written_tokens(quality) * step_s
-    read_s = read_token_s * ASSUMED_TURN_PROMPT * _turns(quality)
+    read_s = read_token_s * ASSUMED_TURN_PROMPT * _count_turns(quality)
     return score_s + write_s + read_s
 
 
@@ -94,24 +96,24 @@ def estimate_written_tokens(quality: Quality) -> int:
     """Return the maximum number of tokens in all answers to questions and turns of
     conversations."""
     answers = ASSUMED_ANSWERS * quality.answer_tokens
-    return answers + ASSUMED_TURN_ANSWER * _turns(quality)
+    return answers + ASSUMED_TURN_ANSWER * _count_turns(quality)
 
 
-def _turns(quality: Quality) -> int:
+def _count_turns(quality: Quality) -> int:
     return quality.turns.conversations * quality.turns.turns if quality.turns else 0
 
 
-def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed) -> float:
+def _estimate_round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed) -> float:
     """Return the seconds of one request on each stream. Arithmetic limits prefill, and reading the
     weights once per step limits decode."""
-    input_tokens = typical_length(workload.input_tokens)
-    output_tokens = typical_length(workload.output_tokens)
+    input_tokens = get_typical_length(workload.input_tokens)
+    output_tokens = get_typical_length(workload.output_tokens)
     turns = workload.turns
     if variant.facts.parameters is None:
         return output_tokens * NULL_TOKEN_S
     # The mean over all turns, with the history that each turn sends again.
     prompt_tokens = (turns + 1) / 2 * input_tokens + (turns - 1) / 2 * output_tokens
-    prefill_s = _token_flops(variant) * prompt_tokens * streams / speed.flops_per_s
+    prefill_s = _estimate_token_flops(variant) * prompt_tokens * streams / speed.flops_per_s
     step_s = _read_bytes(variant, streams) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
     return prefill_s + output_tokens * step_s
 
@@ -120,22 +122,22 @@ def _read_bytes(variant: Variant, tokens: int) -> int:
     """Return the bytes of weights that a step of so many tokens reads. A variant that is not
     created yet counts with 16 bits per weight."""
     weight_bytes = variant.weight_bytes or 2 * (variant.facts.parameters or 0)
-    return active_weight_bytes(variant.facts, weight_bytes, tokens) or weight_bytes
+    return estimate_active_bytes(variant.facts, weight_bytes, tokens) or weight_bytes
 
 
-def _token_flops(variant: Variant) -> float:
+def _estimate_token_flops(variant: Variant) -> float:
     active_share = 1.0
     if variant.weight_bytes:
         active_share = _read_bytes(variant, 1) / variant.weight_bytes
     return 2 * (variant.facts.parameters or 0) * active_share
 
 
-def _schedule_s(workload: Workload) -> float:
+def _estimate_schedule_s(workload: Workload) -> float:
     """Return the seconds from the first arrival to the last, or 0 if they are unknown, as for the
     first requests of a trace."""
     if workload.duration is not None:
         return workload.duration
-    rate = mean_arrival_rate(workload.arrival)
+    rate = find_mean_rate(workload.arrival)
     if rate is None or workload.requests is None:
         return 0.0
     return workload.requests / workload.turns / rate
@@ -201,7 +203,7 @@ class Estimator:
         self._timed = Counter(config.engine for config in timed)
         # Configs without speed trials are started once.
         self._only_quality = Counter(config.engine for config in set(plan.quality) - timed)
-        self._quality_s = _all_quality_s(plan, engines, speed)
+        self._quality_s = _guess_all_quality_s(plan, engines, speed)
         self._done: Counter[Point] = Counter()
         self._starts_done = 0
 
@@ -215,21 +217,23 @@ class Estimator:
             point = record.point
             self._done[point] += record.kind == "measured" and record.turn == 0
             if record.duration_s:  # 0: it never ran
-                self._trial_s[point].add(_whole_trial_s(record, self._workloads[point.workload]))
+                self._trial_s[point].add(
+                    _estimate_whole_trial_s(record, self._workloads[point.workload])
+                )
                 if record.kind == "warmup":
                     self._warm_up_s[point].add(record.duration_s)
 
     def trial_s(self, point: Point) -> float:
         return self._trial_s[point].value
 
-    def warm_up_s(self, point: Point) -> float:
+    def estimate_warm_up_s(self, point: Point) -> float:
         return self._warm_up_s[point].value
 
     def start_s(self, setup_name: str) -> float:
         """Return the seconds of a start in the newest block."""
         return self._start_s[setup_name].newest
 
-    def first_start_s(self, setup_name: str) -> float:
+    def estimate_first_start_s(self, setup_name: str) -> float:
         """Return the seconds of a start in the first block."""
         return self._start_s[setup_name].first
 
@@ -249,24 +253,24 @@ class Estimator:
         for point in self._trial_s:
             missing = blocks * self._measure.trials.min - self._done[point]
             if missing > 0:
-                trials_s += missing * self.trial_s(point) + blocks * self.warm_up_s(point)
+                trials_s += missing * self.trial_s(point) + blocks * self.estimate_warm_up_s(point)
         starts = blocks * self._timed.total() + self._only_quality.total()
         share_left = max(starts - self._starts_done, 0) / starts if starts else 0.0
         return trials_s + (self.starts_s(blocks) + self._quality_s) * share_left
 
-    def range_s(self) -> tuple[float, float]:
+    def estimate_range_s(self) -> tuple[float, float]:
         """Return the seconds of the whole study with the minimum of starts and trials, and with the
         maximum."""
         measure = self._measure
-        low_s = self._blocks_s(measure.starts.min, measure.trials.min)
-        high_s = self._blocks_s(measure.starts.max, measure.trials.max)
+        low_s = self._estimate_blocks_s(measure.starts.min, measure.trials.min)
+        high_s = self._estimate_blocks_s(measure.starts.max, measure.trials.max)
         if measure.budget is not None:
             # A budget is overrun if the minimum of starts does not fit.
-            high_s = max(self._blocks_s(measure.starts.min, 1), measure.budget)
-            low_s = min(self._blocks_s(FEWEST_BLOCKS, 1), high_s)
+            high_s = max(self._estimate_blocks_s(measure.starts.min, 1), measure.budget)
+            low_s = min(self._estimate_blocks_s(FEWEST_BLOCKS, 1), high_s)
         return low_s + self.quality_s, high_s + self.quality_s
 
-    def _blocks_s(self, blocks: int, rounds: int) -> float:
+    def _estimate_blocks_s(self, blocks: int, rounds: int) -> float:
         """Return the seconds of so many blocks of so many rounds, with starts and warm-ups."""
         trials_s = sum(mean.value for mean in self._trial_s.values())  # one trial of each point
         warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
@@ -279,7 +283,7 @@ class Estimator:
         return self.starts_s(0) + self._quality_s
 
 
-def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) -> float:
+def _guess_all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) -> float:
     quality = plan.study.quality
     if quality is None:
         return 0.0

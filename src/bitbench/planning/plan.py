@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bitbench.engines.registry import registered_engines_of
+from bitbench.engines.registry import load_study_engines
 from bitbench.loadgen.inputs import check_input_files
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.compatibility import CompatibilityRow, look_up_compatibility
 from bitbench.planning.estimate import Estimator
 from bitbench.planning.readiness import (
     Readiness,
+    list_needed_environments,
+    list_needed_packages,
     readiness,
-    readiness_environments,
-    readiness_packages,
 )
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import Engine, Load, Observer
@@ -29,7 +29,7 @@ from bitbench.study.study_file import StudySource
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import RecipeError, StudyFileError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
@@ -53,16 +53,16 @@ def plan_study_points(
     _check_names(study, engines)
     _check_shapes(study)
     _check_environments(study, engines)
-    with_model = list(_variants(study, resolve))
+    with_model = list(_iter_variants(study, resolve))
     without_model = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
     verdicts = _Verdicts()
     for index, requested_setup in enumerate(study.engines):
         engine = engines[requested_setup.engine]
-        setup = planned_engine_setup(requested_setup, engine, index)
+        setup = complete_engine_setup(requested_setup, engine, index)
         for variant in with_model if engine.needs_model else [without_model]:
-            row = _known(variant, setup, device, capability)
+            row = _find_compatibility(variant, setup, device, capability)
             verdicts.add(study, engine, setup, variant, row=row, index=index)
-            if level is not None and not level.has_bf16 and _wants_float32(setup, row):
+            if level is not None and not level.has_bf16 and _is_in_float32(setup, row):
                 verdicts.in_float32.append(Config(variant=variant.name, engine=setup.name))
     used_names = {config.variant for config in verdicts.configs}
     variants = [variant for variant in (*with_model, without_model) if variant.name in used_names]
@@ -121,13 +121,13 @@ class _Verdicts:
             if row and row.refuse:
                 reason: str | None = row.why
             else:
-                reason = _refused(engine, setup, variant, workload, index)
+                reason = _find_point_refusal(engine, setup, variant, workload, index)
             if reason is None:
                 self.points.append(point)
             else:
                 self.refusals.append(Refusal(point=point, reason=reason))
         if study.quality is not None:
-            reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
+            reason = _find_quality_refusal(study.quality, engine, setup, variant, row, index=index)
             if reason is None:
                 self.quality.append(config)
             else:
@@ -136,7 +136,7 @@ class _Verdicts:
             self.expectations.append(Expectation(config=config, verdict=row.verdict, why=row.why))
 
 
-def _no_quality(
+def _find_quality_refusal(
     quality: Quality,
     engine: Engine,
     setup: EngineSetup,
@@ -152,7 +152,7 @@ def _no_quality(
     if not engine.needs_model:
         return f"{engine.name} does not run bitbench's variants."
     if variant.facts.random_weights:
-        return no_quality_of_random_weights(variant.model)
+        return describe_random_weights_refusal(variant.model)
     if engine.scoring is None:
         return f"The {engine.name} engine returns no log-probabilities, which quality needs."
     if not engine.scoring_reads_cache and setup.has_quantized_cache:
@@ -165,10 +165,10 @@ def _no_quality(
     longest = Workload(
         name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1
     )
-    return _refused(engine, setup, variant, longest, index)
+    return _find_point_refusal(engine, setup, variant, longest, index)
 
 
-def no_quality_of_random_weights(model: str) -> str:
+def describe_random_weights_refusal(model: str) -> str:
     """Return the reason why a model with random weights has no quality."""
     return (
         f"The weights of {model} are random: it is for speed, memory and kernels, "
@@ -176,7 +176,7 @@ def no_quality_of_random_weights(model: str) -> str:
     )
 
 
-def _refused(
+def _find_point_refusal(
     engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int
 ) -> str | None:
     """Return why this point cannot run, or None. Raise StudyFileError if the setup is wrong, with
@@ -187,7 +187,7 @@ def _refused(
         raise StudyFileError(str(error), ("engines", index, *error.location)) from error
 
 
-def _known(
+def _find_compatibility(
     variant: Variant, setup: EngineSetup, device: Device, capability: Capability | None
 ) -> CompatibilityRow | None:
     """Return the row of the compatibility table that applies to this setup, or None."""
@@ -204,25 +204,25 @@ def _known(
     return row if row.refuses(setup.args) else None
 
 
-def _wants_float32(setup: EngineSetup, row: CompatibilityRow | None) -> bool:
+def _is_in_float32(setup: EngineSetup, row: CompatibilityRow | None) -> bool:
     """Return True if the engine computes in float32 because the processor would emulate bf16, and
     the study does not choose a type."""
     names_type = any(name.lstrip("-") == "dtype" for name in setup.args)
     return row is not None and row.float32_without_bf16 and not names_type
 
 
-def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
+def _iter_variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
     """Yield each variant under a name that is unique in the study and identifies its configs."""
-    by_model = {model: _variants_of_model(model, study, resolve) for model in study.models}
+    by_model = {model: _list_variants_of_model(model, study, resolve) for model in study.models}
     plain_names = {model: variants[0].model_name for model, variants in by_model.items()}
-    names = _model_names(plain_names)
+    names = _make_unique_model_names(plain_names)
     for model, variants in by_model.items():
         for variant in variants:
             name = f"{names[model]}/{variant.recipe}"
             yield variant.model_copy(update={"name": name})
 
 
-def _variants_of_model(model: str, study: Study, resolve: Resolve) -> list[Variant]:
+def _list_variants_of_model(model: str, study: Study, resolve: Resolve) -> list[Variant]:
     """Return the variants of one model: its recipes' variants, then its checkpoints. Raise
     StudyFileError if two have the same name or a recipe cannot be resolved."""
     requests: list[tuple[str | Checkpoint, str, int]] = []
@@ -244,7 +244,7 @@ def _variants_of_model(model: str, study: Study, resolve: Resolve) -> list[Varia
     return variants
 
 
-def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
+def _make_unique_model_names(plain: Mapping[str, str]) -> dict[str, str]:
     """Return a unique name for each model of the study: its plain name, or the shortest end of its
     path that no model with the same plain name shares. Raise StudyFileError if one occurs twice."""
     names = dict(plain)
@@ -324,7 +324,7 @@ def _check_baseline(plan: Plan) -> None:
         )
 
 
-def planned_engine_loads(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
+def list_engine_loads(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
     """Return the loads on an instance of this setup: its workloads, then its quality requests."""
     points = [point for point in plan.points if point.config.engine == setup.name]
     loads: list[Load] = []
@@ -342,7 +342,7 @@ def planned_engine_loads(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
     return tuple(loads)
 
 
-def planned_engine_setup(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
+def complete_engine_setup(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
     """Return the setup with the arguments that choose its KV cache type. `index` is its position in
     the study. Raise StudyFileError if the engine lacks this type or the arguments choose one too.
     """
@@ -352,7 +352,7 @@ def planned_engine_setup(setup: EngineSetup, engine: Engine, index: int = 0) -> 
     if setup.kv_cache not in types:
         advice = "remove `kv_cache`"
         if types:
-            advice = f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}"
+            advice = f"{suggest_name(setup.kv_cache, types)}it has {', '.join(types)}"
         raise StudyFileError(
             f"{engine.name} has no KV cache type {setup.kv_cache}; {advice}",
             ("engines", index, "kv_cache"),
@@ -380,7 +380,7 @@ def plan_study_with_readiness(
     source = StudySource.of(study)
     store = VariantStore(workplace.home, source.folder)
     plan = plan_study_source(source, store, workplace)
-    return plan, _readiness(plan, store, workplace)
+    return plan, _check_readiness(plan, store, workplace)
 
 
 def ready_plan(
@@ -393,7 +393,7 @@ def ready_plan(
     """Return the plan, or its `part_of`, once its variants were made or have failed. Raise
     NotReadyError if an environment or a model is missing."""
     plan = part_of(plan_study_source(source, store, workplace))
-    _readiness(plan, store, workplace).require()
+    _check_readiness(plan, store, workplace).require()
     return store.make_missing(plan, observer)
 
 
@@ -414,31 +414,31 @@ def plan_study_source(
             check_quality_files(study.quality, source.folder)
         return plan_study_points(
             study,
-            registered_engines_of(study),
+            load_study_engines(study),
             store.variant,
             device,
             capability=target or workplace.capability,
             level=level,
         )
     except StudyFileError as error:
-        raise source.located(error) from error
+        raise source.locate_error(error) from error
 
 
-def _readiness(plan: Plan, store: VariantStore, workplace: Workplace) -> Readiness:
+def _check_readiness(plan: Plan, store: VariantStore, workplace: Workplace) -> Readiness:
     return readiness(
-        {*readiness_environments(plan), *store.makers(plan)},
+        {*list_needed_environments(plan), *store.list_makers(plan)},
         store.missing_models(plan),
         workplace.home,
         device=workplace.device,
         asked_for=workplace.asked_device,
-        packages=readiness_packages(plan),
+        packages=list_needed_packages(plan),
         making_s=store.making_s(plan),
     )
 
 
-def estimator_of(plan: Plan, workplace: Workplace) -> Estimator:
+def make_estimator(plan: Plan, workplace: Workplace) -> Estimator:
     """Return an estimator of how long a plan takes here, before any measurement."""
-    return Estimator(plan, registered_engines_of(plan.study), workplace.level)
+    return Estimator(plan, load_study_engines(plan.study), workplace.level)
 
 
 @dataclass(frozen=True)
@@ -463,7 +463,7 @@ class PlanAnswer(Record):
     amount: Amount
 
 
-def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:
+def estimate_study_size(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:
     """Return how many points, starts, trials and seconds a plan takes, `making_s` included."""
     measure = plan.study.measure
     configs = len({point.config for point in plan.points})
@@ -472,7 +472,7 @@ def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount
     rounds = (measure.trials.min, measure.trials.min)
     if measure.budget is not None:
         rounds = (1, measure.trials.max)
-    low_s, high_s = estimator.range_s()
+    low_s, high_s = estimator.estimate_range_s()
     return Amount(
         points=points,
         starts=(

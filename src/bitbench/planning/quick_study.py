@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments import installed_environments
+from bitbench.engines.environments import list_environments
 from bitbench.machine.workplace import Workplace
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG
 from bitbench.models.hub import parse_hub_reference
-from bitbench.models.library import GGUF, source_of
+from bitbench.models.library import GGUF, find_source
 from bitbench.planning import variants
-from bitbench.planning.compatibility import baseline_recipe, look_up_compatibility
-from bitbench.planning.plan import estimator_of, plan_study
+from bitbench.planning.compatibility import find_baseline_recipe, look_up_compatibility
+from bitbench.planning.plan import make_estimator, plan_study
 from bitbench.planning.readiness import hub_python, readiness
 from bitbench.planning.variants import VariantStore
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import guess_backend_s, maker_of
-from bitbench.study.model_cost import expected_weight_bytes
+from bitbench.quantize.backends import find_maker, guess_backend_s
+from bitbench.study.model_cost import estimate_weight_bytes
 from bitbench.study.plan import Config, Support
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import DENSE_GGUF_TYPES, Backend, Recipe
 from bitbench.study.study import Checkpoint, EngineSetup, Measure, Study
-from bitbench.study.study_file import StudySource, study_file_text
+from bitbench.study.study_file import StudySource, format_study
 from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense_variant_form
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ModelError, RecipeError, StoreError, UsageError
 from bitbench.util.files import SafeFolder, read_bytes
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 SPEED_S = 180.0  # budget of the speed trials
 TOTAL_S = 300.0  # about, with starts and quality
@@ -102,14 +102,14 @@ class MissingPart:
     size_bytes: int | None = None
 
 
-def quick_study_names(names: Sequence[str]) -> Named:
+def parse_quick_study_names(names: Sequence[str]) -> Named:
     """Return the recipes and the models among the names. Raise UsageError for an unknown name, or
     if there is nothing to compare."""
     recipes: list[str] = []
     models: list[str] = []
     for name in names:
         if not _is_recipe(name):
-            models.append(_model(name))
+            models.append(_parse_model(name))
         elif catalog.is_recipe_file_name(name):
             recipes.append(str(Path(name).resolve()))
         else:
@@ -125,7 +125,7 @@ def make_quick_field(named: Named, workplace: Workplace) -> QuickField:
     """Return the variants and engines to compare. Raise UsageError if recipes have no model to
     start from, or if no engine runs one of the variants."""
     recipes, models = named
-    forms = {model: _form(model, workplace.home) for model in models}
+    forms = {model: _find_form(model, workplace.home) for model in models}
     origin = None
     for model, form in forms.items():
         if is_dense_variant_form(form) and not _is_gguf(form):
@@ -140,27 +140,27 @@ def make_quick_field(named: Named, workplace: Workplace) -> QuickField:
     engine_names: list[str] = []
     for name in recipes:
         recipe = catalog.find_recipe(name)
-        engine_names.append(_engine_for(recipe.name, recipe.form, recipe.at_load, workplace))
+        engine_names.append(_find_best_engine(recipe.name, recipe.form, recipe.at_load, workplace))
     for checkpoint in checkpoints:
-        engine_names.append(_engine_for(checkpoint, forms[checkpoint], None, workplace))
+        engine_names.append(_find_best_engine(checkpoint, forms[checkpoint], None, workplace))
     engines = tuple(dict.fromkeys(engine_names))
     unquantized = [AS_IT_IS]
     if origin:
-        unquantized = [baseline_recipe(engine, workplace.device) for engine in engines]
+        unquantized = [find_baseline_recipe(engine, workplace.device) for engine in engines]
     return QuickField(origin, tuple(dict.fromkeys([*unquantized, *recipes])), checkpoints, engines)
 
 
-def missing_for_quick_study(candidates: QuickField, workplace: Workplace) -> list[MissingPart]:
+def list_missing_parts(candidates: QuickField, workplace: Workplace) -> list[MissingPart]:
     """Return the missing parts in an order in which they can be created. Variants come last, and
     the run itself creates them. Raise ModelError for a model that its hub does not have."""
     home = workplace.home
     models: list[str] = []
     for name in candidates.models:
-        model = _found(name, home)
+        model = _find_model(name, home)
         if model is None or model.path is None:
             models.append(name)
-    made = list(_missing_variants(candidates, workplace))
-    environments = {maker_of(catalog.find_recipe(variant.name)).environment for variant in made}
+    made = list(_iter_missing_variants(candidates, workplace))
+    environments = {find_maker(catalog.find_recipe(variant.name)).environment for variant in made}
     engines = registry.engines()
     for name in candidates.engines:
         environment = engines[name].environment
@@ -171,18 +171,18 @@ def missing_for_quick_study(candidates: QuickField, workplace: Workplace) -> lis
     for name, problem in problems.items():
         if problem:
             parts.append(MissingPart("environment", name, *ENVIRONMENTS.get(name, ())))
-    return [*parts, *(_missing_model(model, home) for model in models), *made]
+    return [*parts, *(_describe_missing_model(model, home) for model in models), *made]
 
 
 def make_quick_study(candidates: QuickField, workplace: Workplace, name: str) -> Study:
     """Return the study with the longest requests that fit into the time, else with the shortest.
     Its models must be here already."""
     for size in SIZES:
-        study = _study(candidates, workplace, name, size)
+        study = _make_sized_study(candidates, workplace, name, size)
         plan = plan_study(study, workplace)
         baseline = Config(variant=plan.variants[0].name, engine=candidates.engines[0])
         study = study.model_copy(update={"baseline": baseline.name})
-        if estimator_of(plan, workplace).range_s()[1] <= TOTAL_S:
+        if make_estimator(plan, workplace).estimate_range_s()[1] <= TOTAL_S:
             break
     return study
 
@@ -191,17 +191,17 @@ def write_quick_study(study: Study, folder: Path) -> StudySource:
     """Write the study as a file next to its results folder, and return it. Raise StoreError if
     another study is in a file of that name."""
     file = folder.with_name(f"{folder.name}.yaml")
-    text = HEADER.format(file=file, folder=folder) + study_file_text(study)
+    text = HEADER.format(file=file, folder=folder) + format_study(study)
     if file.exists() and read_bytes(file) != text.encode():
         raise StoreError(f"{file} exists and is another study; give another folder with --into")
     return StudySource(study, text, file.parent, SafeFolder(file.parent).write(file.name, text))
 
 
-def _study(candidates: QuickField, workplace: Workplace, name: str, size: Size) -> Study:
+def _make_sized_study(candidates: QuickField, workplace: Workplace, name: str, size: Size) -> Study:
     """Return the study with requests and text windows of one size."""
     models: Sequence[str] = candidates.models
     if not candidates.origin:
-        models = sorted(models, key=lambda name: _baseline_order(name, workplace.home))
+        models = sorted(models, key=lambda name: _get_baseline_order(name, workplace.home))
     model, *others = models
     description = ", ".join((*candidates.recipes[1:], *candidates.checkpoints))
     engines = registry.engines()
@@ -211,7 +211,7 @@ def _study(candidates: QuickField, workplace: Workplace, name: str, size: Size) 
         setups.append(EngineSetup(name=engine, engine=engine, args=args))
     requests = {"input_tokens": size.input_tokens, "output_tokens": size.output_tokens}
     quality = None
-    if not source_of(model):
+    if not find_source(model):
         quality = Quality(windows=WINDOWS, window_tokens=size.window_tokens, answer_tokens=0)
     return Study(
         name=re.sub(r"[^A-Za-z0-9_.+-]", "-", name).lstrip("_.+-")[:80] or "quick",
@@ -229,33 +229,35 @@ def _study(candidates: QuickField, workplace: Workplace, name: str, size: Size) 
     )
 
 
-def _baseline_order(model: str, home: Path) -> tuple[bool, int]:
+def _get_baseline_order(model: str, home: Path) -> tuple[bool, int]:
     """Return a sort key that puts unquantized models first, then the largest."""
     weight_bytes = variants.look_up_variant_model(model, home).weight_bytes
-    return not is_dense_variant_form(_form(model, home)), -weight_bytes
+    return not is_dense_variant_form(_find_form(model, home)), -weight_bytes
 
 
 def _is_recipe(name: str) -> bool:
     if catalog.is_recipe_file_name(name):
         return True
     try:
-        catalog.built_in_recipe_file(name)
+        catalog.find_built_in_recipe_file(name)
     except RecipeError:
         return False
     return True
 
 
-def _model(name: str) -> str:
+def _parse_model(name: str) -> str:
     """Return the model's name in a study file, with a path made absolute. Raise UsageError for an
     unknown name."""
     path = Path(name).expanduser()
-    if name in CATALOG or source_of(name):
+    if name in CATALOG or find_source(name):
         return name
     if path.exists():
         return str(path.resolve())
     if parse_hub_reference(name) is not None and path.suffix != f".{GGUF}":
         return name
-    hint = did_you_mean(name, [*CATALOG, *(recipe.name for recipe in catalog.built_in_recipes())])
+    hint = suggest_name(
+        name, [*CATALOG, *(recipe.name for recipe in catalog.list_built_in_recipes())]
+    )
     message = (
         f"{name} is neither a model (a name of `bitbench model list`, ORG/NAME, a folder, "
         f"a .gguf file) nor a recipe (`bitbench recipes`); {hint}"
@@ -263,17 +265,17 @@ def _model(name: str) -> str:
     raise UsageError(message.rstrip("; "))
 
 
-def _form(model: str, home: Path) -> str:
+def _find_form(model: str, home: Path) -> str:
     """Return the form that an engine would load. The form of an absent hub model is guessed from
     its name."""
     reference = parse_hub_reference(model)
     if reference is not None and reference.file is not None and not Path(model).exists():
         return f"{GGUF}/{DENSE}" if reference.file.upper() in DENSE_GGUF_TYPES else GGUF
-    resolved = _found(model, home)
+    resolved = _find_model(model, home)
     if resolved is None:
         return DENSE
     if variants.is_gguf(resolved) and resolved.path is not None:
-        return variants.gguf_model_content(resolved.path)[1]
+        return variants.read_gguf_label_and_form(resolved.path)[1]
     return resolved.quantization.form if resolved.quantization else DENSE
 
 
@@ -281,11 +283,11 @@ def _is_gguf(form: str) -> bool:
     return form.partition("/")[0] == GGUF
 
 
-def _engine_for(name: str, form: str, at_load: AtLoad | None, workplace: Workplace) -> str:
+def _find_best_engine(name: str, form: str, at_load: AtLoad | None, workplace: Workplace) -> str:
     """Return the best engine for a form: one that is tested with it, is installed and starts soon,
     in this order. Raise UsageError if no engine runs it."""
     installed: set[str | None] = {None}  # an engine without an environment needs none
-    for environment in installed_environments(workplace.home):
+    for environment in list_environments(workplace.home):
         if environment.complete:
             installed.add(environment.name)
     variant = Variant(name=name, model=name, recipe=name, form=form, at_load=at_load)
@@ -309,7 +311,7 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, workplace: Workpla
     return min(efforts, key=lambda engine_name: efforts[engine_name])
 
 
-def _found(model: str, home: Path) -> variants.FoundModel | None:
+def _find_model(model: str, home: Path) -> variants.FoundModel | None:
     """Return the model's files or catalog facts, or None for a hub model that is not downloaded.
     Raise ModelError if the model is here and cannot be read."""
     try:
@@ -323,10 +325,10 @@ def _found(model: str, home: Path) -> variants.FoundModel | None:
         return None
 
 
-def _missing_model(model: str, home: Path) -> MissingPart:
+def _describe_missing_model(model: str, home: Path) -> MissingPart:
     if model in CATALOG:
         return MissingPart("model", model, CATALOG_S, CATALOG[model].weight_bytes)
-    reference = None if source_of(model) else parse_hub_reference(model)
+    reference = None if find_source(model) else parse_hub_reference(model)
     if reference is None:
         size_bytes = variants.look_up_variant_model(model, home).weight_bytes
         return MissingPart("model", model, size_bytes=size_bytes)
@@ -337,7 +339,7 @@ def _missing_model(model: str, home: Path) -> MissingPart:
     return MissingPart("model", model, size_bytes=hub.hub_download_bytes(reference, python=python))
 
 
-def _missing_variants(candidates: QuickField, workplace: Workplace) -> Iterator[MissingPart]:
+def _iter_missing_variants(candidates: QuickField, workplace: Workplace) -> Iterator[MissingPart]:
     """Yield the variants that the run will have to make."""
     if not candidates.origin:
         return
@@ -353,12 +355,14 @@ def _missing_variants(candidates: QuickField, workplace: Workplace) -> Iterator[
             continue
         if variant.path is None:
             seconds = guess_backend_s(recipe, variant.facts.parameters or 0)
-            yield MissingPart("variant", name, seconds, _expected_bytes(recipe, variant.facts))
+            yield MissingPart(
+                "variant", name, seconds, _estimate_variant_bytes(recipe, variant.facts)
+            )
 
 
-def _expected_bytes(recipe: Recipe, facts: ModelFacts) -> int | None:
+def _estimate_variant_bytes(recipe: Recipe, facts: ModelFacts) -> int | None:
     """Return the expected size of the weights, or None. The digit in a GGUF type is its bits, as in
     Q4_K_M and IQ3_XS."""
     bits = re.search(r"Q(\d)", recipe.gguf_type or "")
     form = f"{GGUF}/w{bits[1]}a16-int" if bits else recipe.form
-    return expected_weight_bytes(facts, form)
+    return estimate_weight_bytes(facts, form)

@@ -11,23 +11,23 @@ from pathlib import Path
 from bitbench.engines import registry
 from bitbench.engines.environments import (
     InstalledEnvironment,
-    environment_folder,
     environment_python,
-    installed_environments,
+    get_environment_folder,
+    get_python_path,
     is_foreign_environment,
-    python_in,
+    list_environments,
     read_environment_manifest,
     versions,
 )
-from bitbench.feature import loaded_from_features
+from bitbench.feature import load_from_features
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, ENVIRONMENT, fetch, find_catalog_model
 from bitbench.models.hub import HubReference, parse_hub_reference
-from bitbench.models.library import source_of
+from bitbench.models.library import find_source
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
 from bitbench.quality.tasks import LMEVAL
 from bitbench.quantize.backends import QUANTIZE
-from bitbench.study.environment import Device, Environment, venv_folder
+from bitbench.study.environment import Device, Environment, find_venv_folder
 from bitbench.study.plan import Plan
 from bitbench.util.errors import EngineEnvironmentError, ModelError, NotReadyError
 
@@ -50,21 +50,21 @@ class Readiness:
         models of the catalog."""
         names = [name for name, problem in self.environments.items() if problem is not None]
         return (
-            *map(self._creation, names),
+            *map(self._format_creation, names),
             *(f"bitbench model get {name}" for name in self.missing_models),
         )
 
-    def _creation(self, name: str) -> str:
+    def _format_creation(self, name: str) -> str:
         """Return the command that creates an environment, or that completes one of the user's."""
         if not is_foreign_environment(name):
             option = f" --device {self.asked_for}" if self.asked_for else ""
             return f"bitbench env create {name}{option}"
-        folder = venv_folder(Path(name))
+        folder = find_venv_folder(Path(name))
         commands: list[str] = []
         if not folder.exists():
             commands.append(f"python3 -m venv {shlex.quote(str(folder))}")
         if name in self.packages:
-            python = shlex.quote(str(python_in(folder)))
+            python = shlex.quote(str(get_python_path(folder)))
             commands.append(f"{python} -m pip install {self.packages[name]}")
         return " && ".join(commands)
 
@@ -98,14 +98,14 @@ def readiness(
         environments.add(ENVIRONMENT)  # it converts the models of the catalog
     problems: dict[str, str | None] = {}
     for name in sorted(environments):
-        problem = _problem(name, home, packages)
+        problem = _find_problem(name, home, packages)
         if not problem and device:
-            problem = _of_another_device(name, home, device)
+            problem = _find_device_mismatch(name, home, device)
         problems[name] = problem
     return Readiness(problems, models, asked_for, making_s, packages)
 
 
-def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
+def _find_problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
     """Return why an environment cannot be used, or None."""
     try:
         environment_python(name, home)
@@ -117,17 +117,17 @@ def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
     return None
 
 
-def _of_another_device(name: str, home: Path, device: Device) -> str | None:
+def _find_device_mismatch(name: str, home: Path, device: Device) -> str | None:
     """Return the problem of an engine's environment that was made for another device, or None. Its
     engine would compute on that device."""
     engine_environments: set[str] = set()
     for engine in registry.engines().values():
         if engine.own_environment:
             engine_environments.add(engine.own_environment.name)
-    installed = read_environment_manifest(environment_folder(name, home))
+    installed = read_environment_manifest(get_environment_folder(name, home))
     if name not in engine_environments or installed is None:
         return None
-    environment = known_environment(name)
+    environment = get_environment(name)
     locks = {lock.name: lock_device for lock_device, lock in environment.locks.items()}
     if installed.lock not in locks or installed.lock == environment.lock_for(device).name:
         return None
@@ -137,9 +137,9 @@ def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     )
 
 
-def readiness_environments(plan: Plan) -> list[str]:
+def list_needed_environments(plan: Plan) -> list[str]:
     """Return the environments of the plan's engines and of its tasks."""
-    engines = registry.registered_engines_of(plan.study)
+    engines = registry.load_study_engines(plan.study)
     used_setups = {config.engine for config in plan.configs}
     names: set[str] = set()
     if plan.study.quality is not None and plan.study.quality.lm_eval_tasks:
@@ -151,9 +151,9 @@ def readiness_environments(plan: Plan) -> list[str]:
     return sorted(names)
 
 
-def readiness_packages(plan: Plan) -> dict[str, str]:
+def list_needed_packages(plan: Plan) -> dict[str, str]:
     """Return the package that each environment made by the user must have for its engine."""
-    engines = registry.registered_engines_of(plan.study)
+    engines = registry.load_study_engines(plan.study)
     packages: dict[str, str] = {}
     for setup in plan.study.engines:
         environment = engines[setup.engine].own_environment
@@ -163,11 +163,11 @@ def readiness_packages(plan: Plan) -> dict[str, str]:
     return packages
 
 
-def known_environments() -> dict[str, Environment]:
+def collect_environments() -> dict[str, Environment]:
     """Return every environment by name. An engine that cannot be imported is skipped with a
     warning."""
     of_engines = [engine.own_environment for engine in registry.engines().values()]
-    of_features = loaded_from_features("environments").values()
+    of_features = load_from_features("environments").values()
     by_name: dict[str, Environment] = {}
     for environment in (*of_engines, QUANTIZE, LMEVAL, *of_features):
         if environment is not None:
@@ -175,19 +175,19 @@ def known_environments() -> dict[str, Environment]:
     return by_name
 
 
-def known_environment_versions(
+def list_main_versions(
     installed: InstalledEnvironment, environments: Mapping[str, Environment]
 ) -> dict[str, str]:
     """Return the versions of the packages that decide what is measured. The result is empty for an
     environment that is not among `environments`."""
     environment = environments.get(installed.name)
-    return environment.main_versions(installed.versions) if environment else {}
+    return environment.select_main_versions(installed.versions) if environment else {}
 
 
-def known_environment(name: str) -> Environment:
+def get_environment(name: str) -> Environment:
     """Return the environment of this name. Raise EngineEnvironmentError with the names that
     exist."""
-    environments = known_environments()
+    environments = collect_environments()
     if name not in environments:
         raise EngineEnvironmentError(
             f"Unknown environment {name}; known environments: {', '.join(sorted(environments))}."
@@ -205,12 +205,12 @@ def make_model_ready(
     name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress
 ) -> list[str]:
     """Download a model, or have its source create it. Return the outcome as sentences."""
-    source = source_of(name)
+    source = find_source(name)
     if source is not None:
         return source.make(name, home, on_progress)
     reference = None if name in CATALOG else parse_hub_reference(name)
     if reference is not None:
-        return _from_hub(reference, home, on_progress)
+        return _download_from_hub(reference, home, on_progress)
     find_catalog_model(name)  # raises with the names that exist
     path = fetch(name, home, python=environment_python(ENVIRONMENT, home), on_step=on_step)
     return [f"{name} is at {path}"]
@@ -221,13 +221,15 @@ def hub_python(home: Path) -> Path:
     environment's. Raise ModelError if none has it."""
     if find_spec("huggingface_hub") is not None:
         return Path(sys.executable)
-    for installed in installed_environments(home):
+    for installed in list_environments(home):
         if installed.complete and "huggingface-hub" in installed.versions:
             return environment_python(installed.name, home)
     raise ModelError(_NEEDS_THE_LIBRARY)
 
 
-def _from_hub(reference: HubReference, home: Path, on_progress: hub.OnProgress) -> list[str]:
+def _download_from_hub(
+    reference: HubReference, home: Path, on_progress: hub.OnProgress
+) -> list[str]:
     download = hub.download(reference, home, python=hub_python(home), on_progress=on_progress)
     sentences = [f"{reference} is at {download.model.path} (commit {download.model.commit})"]
     if download.from_cache:

@@ -13,12 +13,12 @@ from typing import Any
 from bitbench.engines.environments import environment_python, versions
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
-from bitbench.models.folder import word_token_ids, words_among
+from bitbench.models.folder import filter_word_ids, read_word_token_ids
 from bitbench.models.library import GGUF, ExpectedModel, ResolvedModel
 from bitbench.models.quantized import Quantization
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.backends import OnProgress, QuantizeProgress, guess_backend_s, maker_of
+from bitbench.quantize.backends import OnProgress, QuantizeProgress, find_maker, guess_backend_s
 from bitbench.quantize.calibration import read_calibration
 from bitbench.quantize.checkpoint import (
     TOKEN_TYPES,
@@ -60,24 +60,24 @@ def look_up_variant_model(reference: str, home: Path) -> ResolvedModel | Expecte
     gguf = None if reference in CATALOG else library.resolve_gguf(reference, home)
     if gguf is None:
         return library.look_up_model(reference, home)
-    return replace(gguf, facts=_gguf_facts(gguf.path))
+    return replace(gguf, facts=_read_gguf_facts(gguf.path))
 
 
 def is_gguf(model: ResolvedModel | ExpectedModel) -> bool:
     return model.facts.quantization == GGUF
 
 
-def _word_ids(path: Path) -> tuple[int, ...]:
+def _collect_word_ids(path: Path) -> tuple[int, ...]:
     """Return the token ids of ordinary words, for a model's folder or a GGUF file."""
-    file = _first_gguf(path)
+    file = _find_first_gguf(path)
     if file is None:
-        return word_token_ids(path)
+        return read_word_token_ids(path)
     values = read_gguf_header(file).values
-    tokens = ((text, id) for id, text in enumerate(_listed(values, TOKENS)))
-    return words_among(tokens, _special_ids(values))
+    tokens = ((text, id) for id, text in enumerate(_get_list(values, TOKENS)))
+    return filter_word_ids(tokens, _collect_special_ids(values))
 
 
-def _checkpoint_variant(
+def _make_checkpoint_variant(
     checkpoint: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path
 ) -> Variant:
     """Return the variant with the checkpoint's files and the facts of its model, which packed
@@ -86,11 +86,11 @@ def _checkpoint_variant(
     gguf = library.resolve_gguf(checkpoint.checkpoint, home)
     source = gguf or library.look_up_model(checkpoint.checkpoint, home)
     if gguf:
-        label, form = gguf_model_content(gguf.path)
+        label, form = read_gguf_label_and_form(gguf.path)
         refusal = None
     else:
-        label, form = _content(source)
-        refusal = _checkpoint_refusal(checkpoint, source.facts, model.facts)
+        label, form = _get_label_and_form(source)
+        refusal = _find_checkpoint_mismatch(checkpoint, source.facts, model.facts)
     recipe = checkpoint.name or label
     return Variant(
         name=f"{model.name}/{recipe}",
@@ -107,7 +107,7 @@ def _checkpoint_variant(
     )
 
 
-def _content(source: ResolvedModel | ExpectedModel) -> tuple[str, str]:
+def _get_label_and_form(source: ResolvedModel | ExpectedModel) -> tuple[str, str]:
     """Return a label and the form of a model. The label of an unquantized one is its name."""
     quantization = source.quantization
     if quantization is None:
@@ -115,34 +115,34 @@ def _content(source: ResolvedModel | ExpectedModel) -> tuple[str, str]:
     return quantization.label, quantization.form
 
 
-def gguf_model_content(path: Path) -> tuple[str, str]:
+def read_gguf_label_and_form(path: Path) -> tuple[str, str]:
     """Return a label and the form of a GGUF model, by the type in the file's name, or else by the
     type of most weights."""
-    first = _first_gguf(path)
+    first = _find_first_gguf(path)
     assert first is not None  # it was resolved as one
     spelled = _SPELLED.search(first.stem)
-    kind = spelled[1].upper() if spelled else _most_common_type(first)
+    kind = spelled[1].upper() if spelled else _find_most_common_type(first)
     is_dense = kind in (*DENSE_GGUF_TYPES, "F32")
     return f"gguf-{kind.lower()}", f"gguf/{DENSE}" if is_dense else "gguf"
 
 
-def _most_common_type(file: Path) -> str:
+def _find_most_common_type(file: Path) -> str:
     weights: dict[str, int] = {}
     for tensor in read_gguf_tensors(file):
         weights[tensor.type] = weights.get(tensor.type, 0) + tensor.weights
     return max(weights, key=lambda kind: weights[kind]).upper() if weights else "unknown"
 
 
-def _first_gguf(path: Path) -> Path | None:
+def _find_first_gguf(path: Path) -> Path | None:
     """Return the file itself, the first GGUF file in a folder, or None."""
     if path.is_file():
         return path
     return min(path.glob("*.gguf"), default=None)
 
 
-def _gguf_facts(path: Path) -> ModelFacts:
+def _read_gguf_facts(path: Path) -> ModelFacts:
     """Return what a config.json would say. For a model in several files, the first one counts."""
-    file = _first_gguf(path)
+    file = _find_first_gguf(path)
     assert file is not None  # it was resolved as one
     header = read_gguf_header(file)
     values = header.values
@@ -158,9 +158,9 @@ def _gguf_facts(path: Path) -> ModelFacts:
     if head_size is None and hidden_size and heads:
         head_size = hidden_size // heads
     return ModelFacts(
-        parameters=_parameters(header, path),
-        vocabulary_size=len(_listed(values, TOKENS)) or None,
-        special_token_ids=_special_ids(values),
+        parameters=_count_parameters(header, path),
+        vocabulary_size=len(_get_list(values, TOKENS)) or None,
+        special_token_ids=_collect_special_ids(values),
         context_tokens=count("context_length"),
         hidden_size=hidden_size,
         layers=count("block_count"),
@@ -169,12 +169,12 @@ def _gguf_facts(path: Path) -> ModelFacts:
         heads=heads,
         intermediate_size=count("feed_forward_length"),
         tied_embeddings=all(tensor.name != "output.weight" for tensor in header.tensors),
-        experts=_gguf_experts(count),
+        experts=_read_gguf_experts(count),
         quantization=GGUF,
     )
 
 
-def _gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
+def _read_gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
     """Return the experts of a mixture-of-experts model, or None for a dense one."""
     experts = count("expert_count")
     if experts is None:
@@ -197,7 +197,7 @@ def _gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
     )
 
 
-def _parameters(header: GgufHeader, path: Path) -> int:
+def _count_parameters(header: GgufHeader, path: Path) -> int:
     """Return the number of weights in all files of a model. `header` belongs to the first file."""
     parameters = sum(tensor.weights for tensor in header.tensors)
     if path.is_dir():
@@ -206,16 +206,16 @@ def _parameters(header: GgufHeader, path: Path) -> int:
     return parameters
 
 
-def _special_ids(values: Mapping[str, object]) -> tuple[int, ...]:
-    return tuple(id for id, kind in enumerate(_listed(values, TOKEN_TYPES)) if kind in _SPECIAL)
+def _collect_special_ids(values: Mapping[str, object]) -> tuple[int, ...]:
+    return tuple(id for id, kind in enumerate(_get_list(values, TOKEN_TYPES)) if kind in _SPECIAL)
 
 
-def _listed(values: Mapping[str, object], key: str) -> list[Any]:
+def _get_list(values: Mapping[str, object], key: str) -> list[Any]:
     value = values.get(key)
     return value if isinstance(value, list) else []
 
 
-def _checkpoint_refusal(
+def _find_checkpoint_mismatch(
     checkpoint: Checkpoint, its_facts: ModelFacts, model_facts: ModelFacts
 ) -> str | None:
     """Return why the checkpoint cannot be one of the model, or None."""
@@ -254,12 +254,12 @@ class VariantStore:
         """Return a variant as it is on disk, by a recipe's name or a checkpoint. Its path is None
         if it has to be made first, or its model to be downloaded."""
         if isinstance(source, Checkpoint):
-            return _checkpoint_variant(source, self._model(model), self._home)
+            return _make_checkpoint_variant(source, self._model(model), self._home)
         recipe = self._recipe(source)
         base_model = self._model(model)
         if recipe.backend is Backend.NONE and is_gguf(base_model):
             checkpoint = Checkpoint(of=model, checkpoint=model)
-            return _checkpoint_variant(checkpoint, base_model, self._home)
+            return _make_checkpoint_variant(checkpoint, base_model, self._home)
         variant = Variant(
             name=f"{base_model.name}/{recipe.name}",
             model=model,
@@ -272,11 +272,11 @@ class VariantStore:
             facts=base_model.facts,
         )
         if recipe.backend is Backend.ENGINE:
-            return _at_load(variant, recipe)
+            return _make_variant_at_load(variant, recipe)
         if recipe.backend is not Backend.NONE:
             return self._quantized(variant, recipe, base_model)
         if base_model.quantization is not None:
-            return _as_stored(variant, base_model.quantization)
+            return _name_as_stored(variant, base_model.quantization)
         return variant
 
     def model_folder(self, model: str) -> Path:
@@ -286,35 +286,39 @@ class VariantStore:
 
     def words(self, model: str) -> tuple[int, ...]:
         """Return the token ids of the model's ordinary words."""
-        return _word_ids(self.model_folder(model))
+        return _collect_word_ids(self.model_folder(model))
 
     def missing_models(self, plan: Plan) -> list[str]:
         """Return the models and checkpoints to download before the plan can run."""
         names: set[str] = set()
-        for variant in _used(plan):
+        for variant in _list_used_variants(plan):
             if self._model(variant.model).path is None:
                 names.add(variant.model)
             if variant.checkpoint and variant.path is None:
                 names.add(variant.checkpoint)
         return sorted(names)
 
-    def makers(self, plan: Plan) -> set[str]:
+    def list_makers(self, plan: Plan) -> set[str]:
         """Return the environments that make the plan's missing variants."""
-        return {self._makers[key] for key in self._missing(plan) if key in self._makers}
+        return {self._makers[key] for key in self._list_missing(plan) if key in self._makers}
 
     def making_s(self, plan: Plan) -> float:
         """Return the approximate seconds to create the plan's missing variants."""
-        return sum(self._efforts_s.get(key, 0.0) for key in self._missing(plan))
+        return sum(self._efforts_s.get(key, 0.0) for key in self._list_missing(plan))
 
-    def _missing(self, plan: Plan) -> list[VariantKey]:
-        return [_key(variant) for variant in _used(plan) if variant.path is None]
+    def _list_missing(self, plan: Plan) -> list[VariantKey]:
+        return [
+            _get_variant_key(variant)
+            for variant in _list_used_variants(plan)
+            if variant.path is None
+        ]
 
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
         """Make the plan's missing variants, and return the plan with them. A variant that cannot be
         made causes a warning, and its points are refused with the reason."""
         made = []
-        for variant in _used(plan):
-            if variant.path is None and _key(variant) in self._orders:
+        for variant in _list_used_variants(plan):
+            if variant.path is None and _get_variant_key(variant) in self._orders:
                 made.append(self._made(variant, observer))
         return settle_variants(plan, made)
 
@@ -325,17 +329,19 @@ class VariantStore:
             observer.note(f"creating {name}: {progress.place}")
 
         try:
-            made = make_ordered_variant(self._orders[_key(variant)], self._home, show_progress)
+            made = make_ordered_variant(
+                self._orders[_get_variant_key(variant)], self._home, show_progress
+            )
         except (ModelError, QuantizeError, RecipeError) as error:
-            failure = _failure(error)
+            failure = _describe_failure(error)
             observer.warn(f"{name} {failure}; the others continue, and the same command retries it")
             return variant.model_copy(update={"failure": failure})
-        return _on_disk(variant, made)
+        return _add_files(variant, made)
 
     def _quantized(self, base: Variant, recipe: Recipe, model: FoundModel) -> Variant:
         """Return the variant that a recipe makes: on disk, or without a path until it is made."""
-        key = _key(base)
-        self._makers[key] = maker_of(recipe).environment
+        key = _get_variant_key(base)
+        self._makers[key] = find_maker(recipe).environment
         self._efforts_s[key] = guess_backend_s(recipe, base.facts.parameters or 0)
         quantization = str(recipe.backend)
         if recipe.backend is Backend.LLMCOMPRESSOR:
@@ -349,8 +355,8 @@ class VariantStore:
             self._orders[key] = order
             made = variants.find_variant_on_disk(order, self._home)
             if made is not None:
-                return _on_disk(unmade, made)
-        return unmade.model_copy(update={"refusal": _refusal(model, recipe)})
+                return _add_files(unmade, made)
+        return unmade.model_copy(update={"refusal": _find_refusal(model, recipe)})
 
     def _order(self, model: FoundModel, recipe: Recipe) -> variants.VariantRequest | None:
         """Return the request for the variant, or None if its model is not downloaded or the
@@ -376,7 +382,7 @@ def order_variant(
     return variants.request_variant(
         variants.SourceModel(model.name, model.path, model.content_hash),
         recipe,
-        versions=versions(maker_of(recipe).environment, home),
+        versions=versions(find_maker(recipe).environment, home),
         calibration=calibration,
         seed=seed,
     )
@@ -387,11 +393,11 @@ def make_ordered_variant(
 ) -> variants.MadeVariant:
     """Return the variant, and make it first if it is missing. Raise before any work if that is
     known to be impossible."""
-    python = environment_python(maker_of(order.recipe).environment, home)
+    python = environment_python(find_maker(order.recipe).environment, home)
     return variants.ensure_variant(order, home=home, python=python, on_progress=on_progress)
 
 
-def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
+def _add_files(variant: Variant, made: variants.MadeVariant) -> Variant:
     return variant.model_copy(
         update={
             "path": made.path,
@@ -401,18 +407,18 @@ def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
     )
 
 
-def _key(variant: Variant) -> VariantKey:
+def _get_variant_key(variant: Variant) -> VariantKey:
     return variant.model, variant.recipe
 
 
-def _as_stored(variant: Variant, stored: Quantization) -> Variant:
+def _name_as_stored(variant: Variant, stored: Quantization) -> Variant:
     """Return the variant of a model that is stored quantized, named by its content rather than by
     the recipe, which changes nothing."""
     name = f"{variant.model_name}/{stored.label}"
     return variant.model_copy(update={"name": name, "recipe": stored.label, "form": stored.form})
 
 
-def _at_load(base: Variant, recipe: Recipe) -> Variant:
+def _make_variant_at_load(base: Variant, recipe: Recipe) -> Variant:
     """Return the variant that the engine compresses at load. Its hash covers the model and the
     options."""
     content = f"{base.content_hash}\n{sorted(recipe.options.items())}"
@@ -430,13 +436,13 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
     )
 
 
-def _used(plan: Plan) -> list[Variant]:
+def _list_used_variants(plan: Plan) -> list[Variant]:
     """Return the variants of configs that will run, without the placeholder for no model."""
     names = {config.variant for config in plan.configs} - {NO_MODEL}
     return [variant for variant in plan.variants if variant.name in names]
 
 
-def _refusal(model: FoundModel, recipe: Recipe) -> str | None:
+def _find_refusal(model: FoundModel, recipe: Recipe) -> str | None:
     """Return why the recipe cannot be applied to the model, or None."""
     try:
         if isinstance(model, library.ResolvedModel):
@@ -448,7 +454,7 @@ def _refusal(model: FoundModel, recipe: Recipe) -> str | None:
     return None
 
 
-def _failure(error: BitbenchError) -> str:
+def _describe_failure(error: BitbenchError) -> str:
     """Return the failure with the log's name. Its folder is left out, since it differs by machine.
     The cause comes last, since it may be long."""
     if isinstance(error, QuantizeError) and error.log_file is not None:

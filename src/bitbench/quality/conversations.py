@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from bitbench.study.base import Json, Spec
 from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Turns
 from bitbench.util import yaml_file
-from bitbench.util.text import printable
+from bitbench.util.text import format_printable
 
 _FILE = Path(__file__).with_name("conversations.yaml")
 
@@ -82,7 +82,7 @@ class ScriptedConversation(Spec):
 
 
 @cache
-def conversation_tasks() -> dict[str, ScriptedTask]:
+def load_conversation_tasks() -> dict[str, ScriptedTask]:
     """Return the tasks by name."""
     text = _FILE.read_text(encoding="utf-8")
     read = yaml_file.parse_yaml(
@@ -94,7 +94,7 @@ def conversation_tasks() -> dict[str, ScriptedTask]:
 def conversations(requested: Turns) -> Sequence[ScriptedConversation]:
     """Return the first conversation of each task, then the second, up to the requested number."""
     result = []
-    tasks = conversation_tasks().values()
+    tasks = load_conversation_tasks().values()
     for number in range(CONVERSATIONS // len(tasks)):
         start = number * CONVERSATION_TURNS
         for task in tasks:
@@ -108,7 +108,7 @@ LONGEST = 4_096  # characters: an answer has `TURN_TOKENS` tokens
 _SHOWN = 24  # characters of a key that a fault repeats
 
 
-def conversation_fault(text: str, task: ScriptedTask) -> str | None:
+def find_fault(text: str, task: ScriptedTask) -> str | None:
     """Return the reason why an answer is not valid, or None.
 
     It is as strict as a program: one JSON value and nothing else on its line, with exactly the
@@ -120,18 +120,18 @@ def conversation_fault(text: str, task: ScriptedTask) -> str | None:
     if len(line) > LONGEST:
         return f"it has more than {LONGEST:,} characters"
     try:
-        value = json.loads(line, parse_constant=_no_json)
+        value = json.loads(line, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return f"it is not JSON ({_why(error)})"
+        return f"it is not JSON ({_describe_json_error(error)})"
     if not isinstance(value, dict):
         return "it is JSON, but not an object"
     if task.fields is not None:
-        return _fault_of_fields(value, task.fields)
-    return _fault_of_call(value, task.tools or {})
+        return _find_field_fault(value, task.fields)
+    return _find_call_fault(value, task.tools or {})
 
 
-def _fault_of_call(value: dict[str, Json], tools: Mapping[str, Fields]) -> str | None:
-    if (fault := _fault_of_keys(value, {"tool", "arguments"})) is not None:
+def _find_call_fault(value: dict[str, Json], tools: Mapping[str, Fields]) -> str | None:
+    if (fault := _find_key_fault(value, {"tool", "arguments"})) is not None:
         return fault
     tool = value["tool"]
     arguments = value["arguments"]
@@ -139,27 +139,27 @@ def _fault_of_call(value: dict[str, Json], tools: Mapping[str, Fields]) -> str |
         return "it calls a tool that does not exist"
     if not isinstance(arguments, dict):
         return "its arguments are not an object"
-    return _fault_of_fields(arguments, tools[tool])
+    return _find_field_fault(arguments, tools[tool])
 
 
-def _fault_of_fields(value: dict[str, Json], fields: Fields) -> str | None:
-    if (fault := _fault_of_keys(value, set(fields))) is not None:
+def _find_field_fault(value: dict[str, Json], fields: Fields) -> str | None:
+    if (fault := _find_key_fault(value, set(fields))) is not None:
         return fault
     for name, kind in fields.items():
-        if not _is(value[name], kind):
-            return f"{_quoted(name)} is of the wrong kind"
+        if not _is_of_kind(value[name], kind):
+            return f"{_quote_name(name)} is of the wrong kind"
     return None
 
 
-def _fault_of_keys(value: dict[str, Json], expected: set[str]) -> str | None:
+def _find_key_fault(value: dict[str, Json], expected: set[str]) -> str | None:
     if missing := sorted(expected - value.keys()):
-        return f"{_quoted(missing[0])} is missing"
+        return f"{_quote_name(missing[0])} is missing"
     if unknown := sorted(value.keys() - expected):
-        return f"{_quoted(unknown[0])} was not asked for"
+        return f"{_quote_name(unknown[0])} was not asked for"
     return None
 
 
-def _is(value: Json, kind: Kind) -> bool:
+def _is_of_kind(value: Json, kind: Kind) -> bool:
     if isinstance(kind, tuple):
         return isinstance(value, str) and value in kind
     return _CHECKS[kind](value)
@@ -189,11 +189,11 @@ _CHECKS: Mapping[str, Callable[[Json], bool]] = {
 }
 
 
-def _no_json(constant: str) -> Json:
+def _refuse_constant(constant: str) -> Json:
     raise ValueError(f"it has no {constant}")
 
 
-def _why(error: Exception) -> str:
+def _describe_json_error(error: Exception) -> str:
     """Return the cause without its position, so that equal mistakes have equal words."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
@@ -202,5 +202,5 @@ def _why(error: Exception) -> str:
     return str(error)
 
 
-def _quoted(name: str) -> str:
-    return f"`{printable(name, _SHOWN)}`"
+def _quote_name(name: str) -> str:
+    return f"`{format_printable(name, _SHOWN)}`"

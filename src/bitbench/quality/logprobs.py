@@ -14,7 +14,7 @@ from bitbench.study.base import Json
 from bitbench.util import machine_faults
 from bitbench.util.http.connection import BadAnswer, PlainConnection
 from bitbench.util.http.response import LOGPROB_BYTES
-from bitbench.util.text import encodable, quote
+from bitbench.util.text import escape_surrogates, quote
 
 
 class AskingFailed(Exception):
@@ -117,7 +117,7 @@ class PromptLogprobs:
         if stop is not None:
             text = text.partition(stop)[0]
         answer = list(takewhile(lambda token: token not in end_tokens, tokens))
-        return answer, encodable(text)
+        return answer, escape_surrogates(text)
 
     def _complete(self, **fields: Json) -> Json:
         answer = self._connection.ask("/v1/completions", **fields)
@@ -131,7 +131,7 @@ class PromptLogprobs:
 
 def _parse_position(position: dict[str, Json]) -> dict[int, float]:
     """Return the log-probabilities at a position by token id."""
-    return {int(token): _logprob_number(entry["logprob"]) for token, entry in position.items()}
+    return {int(token): _parse_logprob(entry["logprob"]) for token, entry in position.items()}
 
 
 def _contain_window(scores: Sequence[dict[int, float]], window: Sequence[int]) -> bool:
@@ -139,7 +139,7 @@ def _contain_window(scores: Sequence[dict[int, float]], window: Sequence[int]) -
     return all(token in score for token, score in zip(window[1:], scores, strict=True))
 
 
-def _logprob_number(logprob: float | None) -> float:
+def _parse_logprob(logprob: float | None) -> float:
     """Return NaN for null, because JSON has no NaN."""
     if logprob is None:
         return math.nan
@@ -158,8 +158,8 @@ class InputLogprobs(PromptLogprobs):
             logprob_start_len=0,
             top_logprobs_num=top,
         )
-        entries = _places(answer, "input_token_logprobs")
-        top_entries = _places(answer, "input_top_logprobs")
+        entries = _list_positions(answer, "input_token_logprobs")
+        top_entries = _list_positions(answer, "input_top_logprobs")
         if not len(entries) == len(top_entries) == len(window):
             raise AskingFailed(
                 Outcome.UNSUPPORTED,
@@ -169,7 +169,7 @@ class InputLogprobs(PromptLogprobs):
         scores = []
         try:
             for entry, others in zip(entries[1:], top_entries[1:], strict=True):
-                scores.append(_known([entry, *(others or ())]))
+                scores.append(_parse_entries([entry, *(others or ())]))
         except (LookupError, TypeError, ValueError) as error:
             raise AskingFailed(
                 Outcome.INVALID, f"`input_token_logprobs` are not as expected: {error}"
@@ -181,7 +181,7 @@ class InputLogprobs(PromptLogprobs):
         return scores
 
 
-def _places(answer: dict[str, Json], name: str) -> list[Json]:
+def _list_positions(answer: dict[str, Json], name: str) -> list[Json]:
     """Return the list with this name in an answer of SGLang, or an empty list."""
     info = answer.get("meta_info")
     positions = info.get(name) if isinstance(info, dict) else None
@@ -190,9 +190,9 @@ def _places(answer: dict[str, Json], name: str) -> list[Json]:
     return positions
 
 
-def _known(entries: Sequence[Json]) -> dict[int, float]:
+def _parse_entries(entries: Sequence[Json]) -> dict[int, float]:
     """Return log-probabilities by token. An entry is [log-probability, token, text or null]."""
-    return {int(entry[1]): _logprob_number(entry[0]) for entry in entries}
+    return {int(entry[1]): _parse_logprob(entry[0]) for entry in entries}
 
 
 # The cache is kept in slots. Each request must use the slot that contains its beginning.
@@ -238,7 +238,7 @@ class NextToken:
         if stop is not None:
             ending = stop.encode()
         while len(tokens) < length and (ending is None or ending not in text):
-            likeliest = self._after([*prompt, *tokens], _LETTER, 1)["top_logprobs"][0]
+            likeliest = self._ask_next([*prompt, *tokens], _LETTER, 1)["top_logprobs"][0]
             if likeliest["id"] in end_tokens:
                 break
             tokens.append(likeliest["id"])
@@ -254,14 +254,14 @@ class NextToken:
         more of the likeliest tokens.
         """
         try:
-            position = self._after(before, token, top)
-            return _logprobs([*position["top_logprobs"], position])
+            position = self._ask_next(before, token, top)
+            return _parse_logprobs([*position["top_logprobs"], position])
         except AskingFailed as failed:
             is_unsupported = failed.failure.outcome is Outcome.UNSUPPORTED
             if failed.status != HTTPStatus.INTERNAL_SERVER_ERROR and not is_unsupported:
                 raise
         for count in (_MORE, _ALL):
-            logprobs = _logprobs(self._after(before, _LETTER, count)["top_logprobs"])
+            logprobs = _parse_logprobs(self._ask_next(before, _LETTER, count)["top_logprobs"])
             if token in logprobs:
                 return logprobs
         raise AskingFailed(
@@ -269,7 +269,7 @@ class NextToken:
             f"It returned no log-probability for token {token}; is its vocabulary different?",
         )
 
-    def _after(self, before: Sequence[int], forced: int | str, count: int) -> Json:
+    def _ask_next(self, before: Sequence[int], forced: int | str, count: int) -> Json:
         """Return the probabilities after these tokens, while the server generates `forced`."""
         answer = self._connection.ask(
             "/completion",
@@ -295,7 +295,7 @@ class NextToken:
         return positions[0]
 
 
-def _logprobs(entries: Sequence[Json]) -> dict[int, float]:
+def _parse_logprobs(entries: Sequence[Json]) -> dict[int, float]:
     """Return log-probabilities by token, NaN for null."""
     logprobs = {}
     for entry in entries:

@@ -15,8 +15,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from bitbench.quality.conversations import ScriptedConversation, conversations
-from bitbench.quality.needles import needle_questions, needles
-from bitbench.quality.tasks import task_files
+from bitbench.quality.needles import iter_needle_questions, make_needles
+from bitbench.quality.tasks import list_task_files
 from bitbench.records.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
 from bitbench.study.base import Json
 from bitbench.study.quality import (
@@ -27,7 +27,7 @@ from bitbench.study.quality import (
 )
 from bitbench.util.errors import QualityError, StudyFileError
 from bitbench.util.files import UnreadableFileError, read_text_file
-from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_short_job
+from bitbench.util.isolated.job_process import WorkerFailed, get_last_event, run_short_job
 from bitbench.util.units import show_bytes
 
 # Modules that every build of Python has as source. Python's language reference is left out, because
@@ -72,22 +72,22 @@ class Corpus:
 def read_corpus(files: Sequence[str], folder: Path) -> Corpus:
     """Read the files of a study, relative to its folder, or the default corpus."""
     if not files:
-        return _default()
+        return _make_default_corpus()
     parts = []
     descriptions = []
     for index, name in enumerate(files):
-        text = _text_of(folder / name, name, index)
+        text = _read_text(folder / name, name, index)
         parts.append(text)
         descriptions.append(f"{name} ({show_bytes(len(text.encode()))})")
     return Corpus(", ".join(descriptions), tuple(parts))
 
 
-def _default() -> Corpus:
+def _make_default_corpus() -> Corpus:
     docstrings: list[str] = []
-    for source in _sources(PROSE_MODULES):
-        docstrings += _prose_in(ast.parse(source))
+    for source in _iter_sources(PROSE_MODULES):
+        docstrings += _iter_prose(ast.parse(source))
     prose = "\n\n".join(docstrings)
-    code = "\n\n".join(_sources(CODE_MODULES))
+    code = "\n\n".join(_iter_sources(CODE_MODULES))
     prose_size = show_bytes(len(prose.encode()))
     code_size = show_bytes(len(code.encode()))
     description = (
@@ -97,7 +97,7 @@ def _default() -> Corpus:
     return Corpus(description, (prose, code))
 
 
-def _sources(modules: Sequence[str]) -> Iterator[str]:
+def _iter_sources(modules: Sequence[str]) -> Iterator[str]:
     library = Path(sysconfig.get_paths()["stdlib"])
     for module in modules:
         path = library / f"{module}.py"
@@ -105,7 +105,7 @@ def _sources(modules: Sequence[str]) -> Iterator[str]:
             yield path.read_text(encoding="utf-8")
 
 
-def _prose_in(tree: ast.Module) -> Iterator[str]:
+def _iter_prose(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             text = ast.get_docstring(node) or ""
@@ -113,7 +113,7 @@ def _prose_in(tree: ast.Module) -> Iterator[str]:
                 yield text
 
 
-def _text_of(path: Path, name: str, index: int) -> str:
+def _read_text(path: Path, name: str, index: int) -> str:
     where = ("quality", "corpus", index)
     try:
         text = read_text_file(path, largest_bytes=LARGEST_FILE_BYTES)
@@ -123,7 +123,7 @@ def _text_of(path: Path, name: str, index: int) -> str:
         texts = []
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                texts.append(_line(line, f"the corpus {name}, line {number}", where))
+                texts.append(_parse_line(line, f"the corpus {name}, line {number}", where))
         text = "\n\n".join(texts)
     if not text.strip():
         raise StudyFileError(
@@ -132,7 +132,7 @@ def _text_of(path: Path, name: str, index: int) -> str:
     return text
 
 
-def _line(line: str, source: str, where: tuple[int | str, ...]) -> str:
+def _parse_line(line: str, source: str, where: tuple[int | str, ...]) -> str:
     """Return the text of a JSON line. Raise StudyFileError if it has none."""
     try:
         content = json.loads(line)
@@ -173,7 +173,7 @@ def check_quality_files(quality: Quality, folder: Path) -> None:
 
 def hash_quality_files(quality: Quality, folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file by its name in the study."""
-    names = (*quality.corpus, *task_files(quality))
+    names = (*quality.corpus, *list_task_files(quality))
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
@@ -201,18 +201,18 @@ def make_material(
     """
     questions = QUESTIONS if quality.answer_tokens else ()
     scripted = conversations(quality.turns) if quality.turns else ()
-    hidden = needles() if quality.built_in else ()
+    hidden = make_needles() if quality.built_in else ()
     scripts: list[Mapping[str, Json]] = []
     for script in scripted:
         scripts.append({"asks": script.task.asks, "turns": script.messages})
     scripts += [needle.asked for needle in hidden]
     texts = (*corpus.parts, *(needle.sentence for needle in hidden))
-    tokenized = _tokenize(texts, questions, scripts, tokenizer, python)
+    tokenized = _run_tokenizer(texts, questions, scripts, tokenizer, python)
     parts = tokenized.texts[: len(corpus.parts)]
     windows: list[tuple[int, ...]] = []
     for length, count in quality.window_counts.items():
         windows += cut_windows(parts, count, length, tokenized.begins, quality.offset)
-    per_part = windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)
+    per_part = count_windows_per_part(parts, quality.window_tokens, tokenized.begins)
     facts = CorpusFacts(
         description=corpus.description,
         text_hash=corpus.text_hash,
@@ -231,7 +231,9 @@ def make_material(
         windows=tuple(windows),
         prompts=prompts,
         scripts=make_material_scripts(scripted, turns),
-        questions=tuple(needle_questions(hidden, sentences, needle_prompts, parts[0], quality)),
+        questions=tuple(
+            iter_needle_questions(hidden, sentences, needle_prompts, parts[0], quality)
+        ),
         end_tokens=tuple(tokenized.special),
     )
 
@@ -268,7 +270,7 @@ def cut_windows(
     QualityError if a part is too short.
     """
     length = size - len(begins)
-    rooms = windows_per_corpus_part(parts, size, begins)
+    rooms = count_windows_per_part(parts, size, begins)
     windows: list[tuple[int, ...]] = []
     for index, tokens in enumerate(parts):
         room = rooms[index]
@@ -284,7 +286,7 @@ def cut_windows(
     return tuple(windows)
 
 
-def windows_per_corpus_part(
+def count_windows_per_part(
     parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]
 ) -> list[int]:
     """Return how many windows of `size` tokens fit into each part."""
@@ -304,12 +306,12 @@ def make_material_scripts(
     """Return the conversations with their tokens."""
     scripts = []
     for conversation, prompts in zip(scripted, tokenized, strict=True):
-        turns = tuple(_turns(prompts))
+        turns = tuple(_iter_turns(prompts))
         scripts.append(Script(name=conversation.name, task=conversation.task.name, turns=turns))
     return tuple(scripts)
 
 
-def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
+def _iter_turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
     """Yield each prompt as the tokens that it shares with the previous one, and the rest."""
     previous: Sequence[int] = ()
     for tokens in prompts:
@@ -322,7 +324,7 @@ def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
         previous = tokens
 
 
-def _tokenize(
+def _run_tokenizer(
     texts: Sequence[str],
     questions: Sequence[str],
     scripts: Sequence[Mapping[str, Json]],
@@ -336,7 +338,7 @@ def _tokenize(
         "conversations": scripts,
     }
     try:
-        return Tokenized.model_validate(last_job_event(run_short_job(_WORKER, python, job)))
+        return Tokenized.model_validate(get_last_event(run_short_job(_WORKER, python, job)))
     except WorkerFailed as failure:
         raise QualityError(
             f"The tokenizer in {tokenizer} failed on the corpus of `quality`: {failure}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bitbench.ports import Endpoint
-from bitbench.quality.conversations import conversation_fault, conversation_tasks
+from bitbench.quality.conversations import find_fault, load_conversation_tasks
 from bitbench.quality.logprobs import InputLogprobs, InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.needles import NEEDLE_ANSWER_TOKENS
 from bitbench.quality.tasks import NO_TASKS, TaskTools, run_tasks
@@ -27,7 +27,7 @@ from bitbench.records.quality import (
 )
 from bitbench.study.base import Json
 from bitbench.study.quality import TURN_TOKENS, Quality, Scoring
-from bitbench.util.text import printable
+from bitbench.util.text import format_printable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ class Asker(Protocol):
         """
 
 
-def instance_asker(scoring: Scoring, connection: InstanceConnection) -> Asker:
+def make_asker(scoring: Scoring, connection: InstanceConnection) -> Asker:
     """Return the asker for a way of scoring."""
     askers: dict[Scoring, Callable[[InstanceConnection], Asker]] = {
         Scoring.PROMPT_LOGPROBS: PromptLogprobs,
@@ -65,7 +65,7 @@ def instance_asker(scoring: Scoring, connection: InstanceConnection) -> Asker:
     return askers[scoring](connection)
 
 
-def _told(items: Collection[Item], what: str, on_step: OnStep) -> Iterator[Item]:
+def _iter_steps(items: Collection[Item], what: str, on_step: OnStep) -> Iterator[Item]:
     """Yield each item after its step has been reported, such as `window 3 of 32`."""
     for number, item in enumerate(items, start=1):
         on_step(f"{what} {number} of {len(items)}")
@@ -86,7 +86,9 @@ def score_windows(
     if numbers is None:
         numbers = range(len(windows))
     chosen = {number: windows[number] for number in numbers}
-    scored = (asker.score(window, top) for window in _told(chosen.values(), "window", on_step))
+    scored = (
+        asker.score(window, top) for window in _iter_steps(chosen.values(), "window", on_step)
+    )
     return _score_table(chosen, scored, top)
 
 
@@ -95,7 +97,7 @@ def _score_table(
 ) -> "pa.Table":
     import pyarrow as pa
 
-    from bitbench.records.strict_reader import strict_reader_schema
+    from bitbench.records.strict_reader import make_arrow_schema
 
     rows: list[tuple[Json, ...]] = []
     for (number, window), scores in zip(windows.items(), scored, strict=True):
@@ -104,7 +106,7 @@ def _score_table(
             top_tokens = sorted(logprobs, key=lambda candidate: -logprobs[candidate])[:top]
             top_logprobs = [logprobs[top_token] for top_token in top_tokens]
             rows.append((number, position, token, logprobs[token], top_tokens, top_logprobs))
-    schema = strict_reader_schema(SCORE_COLUMNS)
+    schema = make_arrow_schema(SCORE_COLUMNS)
     arrays = []
     for index, field in enumerate(schema):
         arrays.append(pa.array([row[index] for row in rows], field.type))
@@ -116,7 +118,7 @@ def ask_answers(
 ) -> tuple[Answer, ...]:
     """Return greedy answers to fixed prompts."""
     answers = []
-    for prompt in _told(prompts, "answer", on_step):
+    for prompt in _iter_steps(prompts, "answer", on_step):
         tokens, text = asker.answer(prompt.tokens, length, end_tokens)
         answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens)))
     return tuple(answers)
@@ -127,7 +129,7 @@ def ask_tasks(
 ) -> tuple[TaskAnswer, ...]:
     """Return answers of one line to the questions of tasks."""
     answers = []
-    for question in _told(questions, "question", on_step):
+    for question in _iter_steps(questions, "question", on_step):
         tokens, text = asker.answer(question.tokens, NEEDLE_ANSWER_TOKENS, end_tokens, stop="\n")
         answers.append(
             TaskAnswer(
@@ -135,7 +137,7 @@ def ask_tasks(
                 question=question.name,
                 is_right=question.right in text,
                 is_cut=len(tokens) >= NEEDLE_ANSWER_TOKENS,
-                text=printable(text),
+                text=format_printable(text),
                 length=question.length,
                 depth=question.depth,
             )
@@ -148,13 +150,13 @@ def ask_conversations(
 ) -> tuple[ConversationRecord, ...]:
     """Return the conversations, each until its first answer with a fault."""
     conversations = []
-    for script in _told(scripts, "conversation", on_step):
-        task = conversation_tasks()[script.task]
+    for script in _iter_steps(scripts, "conversation", on_step):
+        task = load_conversation_tasks()[script.task]
         answers: list[TurnAnswer] = []
         for prompt in script.prompts:
             _, text = asker.answer(prompt, TURN_TOKENS, end_tokens, stop="\n")
-            fault = conversation_fault(text, task)
-            answers.append(TurnAnswer(text=printable(text), fault=fault))
+            fault = find_fault(text, task)
+            answers.append(TurnAnswer(text=format_printable(text), fault=fault))
             if fault is not None:
                 break
         record = ConversationRecord(
@@ -179,7 +181,7 @@ class QualityJob:
     request_timeout_s: float
 
 
-def _windows_again(windows: int) -> list[int]:
+def _select_windows_again(windows: int) -> list[int]:
     """Return the numbers of the windows that a second start scores."""
     count = min(AGAIN, windows)
     return [number * windows // count for number in range(count)]
@@ -188,9 +190,9 @@ def _windows_again(windows: int) -> list[int]:
 def measure_quality_again(job: QualityJob) -> "pa.Table":
     """Return the scores of some windows at even distances. Raise AskingFailed."""
     windows = job.material.short_windows
-    numbers = _windows_again(len(windows))
+    numbers = _select_windows_again(len(windows))
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
-        asker = instance_asker(job.scoring, connection)
+        asker = make_asker(job.scoring, connection)
         return score_windows(asker, windows, job.quality.top_tokens, lambda _: None, numbers)
 
 
@@ -202,7 +204,7 @@ def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[s
     material = job.material
     quality = job.quality
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
-        asker = instance_asker(job.scoring, connection)
+        asker = make_asker(job.scoring, connection)
         scores = score_windows(asker, material.windows, quality.top_tokens, on_step)
         answers = ask_answers(
             asker, material.prompts, quality.answer_tokens, material.end_tokens, on_step

@@ -51,13 +51,13 @@ class Needle:
 
     def _messages(self, text: str) -> list[Message]:
         return [
-            {"role": "user", "content": _question_text(_EXAMPLE, "Rome")},
+            {"role": "user", "content": _format_question(_EXAMPLE, "Rome")},
             {"role": "assistant", "content": "50412"},
-            {"role": "user", "content": _question_text(text, self.city)},
+            {"role": "user", "content": _format_question(text, self.city)},
         ]
 
 
-def needles() -> tuple[Needle, ...]:
+def make_needles() -> tuple[Needle, ...]:
     """Return the needles, the same in every study."""
     random = Random(f"{BUILT_IN}/needle")
     return tuple(
@@ -66,11 +66,11 @@ def needles() -> tuple[Needle, ...]:
     )
 
 
-def _question_text(text: str, city: str) -> str:
+def _format_question(text: str, city: str) -> str:
     return f"Text:\n\n{text}\n\nWhat is the secret number of {city}?"
 
 
-def needle_questions(
+def iter_needle_questions(
     hidden: Sequence[Needle],
     sentences: Sequence[Sequence[int]],
     tokenized: Sequence[Sequence[Sequence[int]]],
@@ -85,8 +85,8 @@ def needle_questions(
     for length in quality.window_counts:
         needles_with_tokens = zip(hidden, sentences, tokenized, strict=True)
         for number, (needle, sentence, (prompt, other)) in enumerate(needles_with_tokens):
-            before = prompt[: _shared(prompt, other)]
-            after = prompt[len(prompt) - _shared(prompt[::-1], other[::-1]) :]
+            before = prompt[: _count_shared(prompt, other)]
+            after = prompt[len(prompt) - _count_shared(prompt[::-1], other[::-1]) :]
             room = length - len(before) - len(after) - len(sentence) - NEEDLE_ANSWER_TOKENS
             if not LEAST_FILLER <= room <= len(filler):
                 continue
@@ -106,7 +106,7 @@ def needle_questions(
             )
 
 
-def _shared(tokens: Sequence[int], other: Sequence[int]) -> int:
+def _count_shared(tokens: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens both begin with, or 0 if they do not differ."""
     for number, (left, right) in enumerate(zip(tokens, other, strict=False)):
         if left != right:

@@ -14,9 +14,9 @@ from bitbench.records.quality import TaskAnswer, TaskFailure, TaskResult
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment
 from bitbench.study.quality import LmEvalTask, Quality, Scoring, is_study_task_file
-from bitbench.util.child_processes import tool_child_variables
+from bitbench.util.child_processes import collect_tool_variables
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.util.text import printable, quote
+from bitbench.util.text import format_printable, quote
 
 _PINNED = Path(__file__).with_name("pinned")
 
@@ -66,7 +66,7 @@ class _WorkerOutput(BaseModel):
     versions: dict[str, str] = {}
 
 
-def task_files(quality: Quality) -> tuple[str, ...]:
+def list_task_files(quality: Quality) -> tuple[str, ...]:
     """Return the tasks that are files, by their names in the study."""
     return tuple(task.name for task in quality.lm_eval_tasks if is_study_task_file(task.name))
 
@@ -85,10 +85,10 @@ def run_tasks(
     versions: dict[str, str] = {}
     for number, task in enumerate(quality.lm_eval_tasks):
         on_step(f"task {task.name} ({number + 1} of {len(quality.lm_eval_tasks)})")
-        output = _run(task, endpoint, scoring, quality, tools)
+        output = _run_task(task, endpoint, scoring, quality, tools)
         results += output.results
         for answer in output.answers:
-            text = printable(answer.text, KEPT)
+            text = format_printable(answer.text, KEPT)
             answers.append(answer.model_copy(update={"text": text}))
         versions |= output.versions
         if output.failure is not None:
@@ -98,7 +98,7 @@ def run_tasks(
     )
 
 
-def _run(
+def _run_task(
     task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools
 ) -> _WorkerOutput:
     is_file = is_study_task_file(task.name)
@@ -121,14 +121,16 @@ def _run(
     }
     output: Json = {}
     try:
-        for event in run_short_job(_WORKER, tools.python, job, env=_environment(endpoint.api_key)):
+        for event in run_short_job(
+            _WORKER, tools.python, job, env=_collect_variables(endpoint.api_key)
+        ):
             output |= event
     except WorkerFailed as failure:
         output["failure"] = quote(str(failure), endpoint.api_key)
     return _WorkerOutput.model_validate(output)
 
 
-def _environment(key: str) -> dict[str, str]:
+def _collect_variables(key: str) -> dict[str, str]:
     """Return the variables of the worker. `key` is the key of the endpoint.
 
     Datasets come from a hub, some of them only with a token.
@@ -138,4 +140,4 @@ def _environment(key: str) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "NO_PROXY": "127.0.0.1",
     }
-    return tool_child_variables(fixed, hub_token=True)
+    return collect_tool_variables(fixed, hub_token=True)

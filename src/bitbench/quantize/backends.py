@@ -92,12 +92,12 @@ def _run_backend_worker(
                 on_event(last)
     except WorkerFailed as failure:
         raise QuantizeError(
-            f"{maker} could not create {work.recipe.name}: {_cause(failure)}"
+            f"{maker} could not create {work.recipe.name}: {_explain_failure(failure)}"
         ) from None
     return WorkerFacts.model_validate(last["facts"])
 
 
-def _cause(failure: WorkerFailed) -> str:
+def _explain_failure(failure: WorkerFailed) -> str:
     if failure.cause is None and failure.exit_code < 0:
         return (
             f"the worker was killed by signal {-failure.exit_code}, most often for lack of memory; "
@@ -126,11 +126,11 @@ def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
     if work.origin is None:
         on_progress(QuantizeProgress("converting to GGUF"))
     return _run_backend_worker(
-        _GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show
+        _GGUF_WORKER, work, _make_gguf_job(work), maker="llama.cpp", on_event=show
     )
 
 
-def _gguf_job(work: Work) -> dict[str, Json]:
+def _make_gguf_job(work: Work) -> dict[str, Json]:
     environment = work.python.parent.parent
     converter = next(environment.glob(_CONVERTER), None)
     if converter is None:
@@ -139,18 +139,18 @@ def _gguf_job(work: Work) -> dict[str, Json]:
         )
     dense = None if work.origin is None else str(work.origin / _FILE)
     return {
-        **_imatrix_job(work, environment),
+        **_make_imatrix_job(work, environment),
         "model": str(work.model),
         "target": str(work.checkpoint / _FILE),
         "type": work.recipe.gguf_type,
         "tensors": [[rule.match, rule.type] for rule in work.recipe.tensors],
         "dense": dense,
         "converter": str(converter),
-        "quantize": _llamacpp_program("llama-quantize", environment),
+        "quantize": _find_llamacpp_program("llama-quantize", environment),
     }
 
 
-def _llamacpp_program(name: str, environment: Path) -> str:
+def _find_llamacpp_program(name: str, environment: Path) -> str:
     """Return the path of the environment's program, else of the one on the PATH.
 
     Raise QuantizeError if there is neither.
@@ -163,12 +163,12 @@ def _llamacpp_program(name: str, environment: Path) -> str:
     return path
 
 
-def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
+def _make_imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
     """Return the text and its length for llama.cpp's importance matrix, or {} without one."""
     if not work.recipe.has_imatrix or work.calibration is None:
         return {}
-    tool = _llamacpp_program("llama-imatrix", environment)
-    text = SafeFolder(work.folder).write("calibration.txt", work.calibration.as_text())
+    tool = _find_llamacpp_program("llama-imatrix", environment)
+    text = SafeFolder(work.folder).write("calibration.txt", work.calibration.format_text())
     need = work.recipe.calibration
     return {"imatrix": tool, "text": str(text), "samples": need.samples, "tokens": need.tokens}
 
@@ -186,15 +186,21 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
 
     on_progress(QuantizeProgress("loading the model"))
     return _run_backend_worker(
-        _LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show
+        _LLMCOMPRESSOR_WORKER,
+        work,
+        _make_llmcompressor_job(work),
+        maker="llm-compressor",
+        on_event=show,
     )
 
 
-def _llmcompressor_job(work: Work) -> dict[str, Json]:
+def _make_llmcompressor_job(work: Work) -> dict[str, Json]:
     text = work.calibration
     need = work.recipe.calibration
     if text is not None:
-        calibration_file = str(SafeFolder(work.folder).write("calibration.jsonl", text.as_jsonl()))
+        calibration_file = str(
+            SafeFolder(work.folder).write("calibration.jsonl", text.format_jsonl())
+        )
     return {
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
@@ -265,7 +271,7 @@ _MADE_ELSEWHERE: dict[str, str] = {
 }
 
 
-def maker_of(recipe: Recipe) -> Maker:
+def find_maker(recipe: Recipe) -> Maker:
     """Return the maker of a recipe, or raise QuantizeError if the recipe makes no variant."""
     if recipe.backend not in MAKERS:
         reason = _MADE_ELSEWHERE[recipe.backend]
@@ -291,7 +297,7 @@ def guess_backend_s(recipe: Recipe, parameters: int) -> float:
     """Return the estimated seconds for a recipe: 0 if no variant is made on disk."""
     if recipe.backend in (Backend.NONE, Backend.ENGINE):
         return 0.0
-    per_million = maker_of(recipe).s_per_million_parameters
+    per_million = find_maker(recipe).s_per_million_parameters
     if per_million is None:
         per_million = sum(S_PER_MILLION_PARAMETERS[step.step] for step in recipe.steps)
     return START_S + per_million * parameters / 1e6

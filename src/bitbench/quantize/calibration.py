@@ -27,12 +27,12 @@ class CalibrationText:
 
     @property
     def content_hash(self) -> str:
-        return hashlib.sha256(self.as_jsonl().encode()).hexdigest()
+        return hashlib.sha256(self.format_jsonl().encode()).hexdigest()
 
-    def as_jsonl(self) -> str:
+    def format_jsonl(self) -> str:
         return "".join(json.dumps(document, sort_keys=True) + "\n" for document in self.documents)
 
-    def as_text(self) -> str:
+    def format_text(self) -> str:
         """Return plain text for a tool. Conversations are without the model's template."""
         texts = []
         for document in self.documents:
@@ -49,8 +49,8 @@ def read_calibration(source: Path | None) -> CalibrationText:
     Raise QuantizeError if the source contains no text or is too large.
     """
     if source is None:
-        return _default()
-    files = _files_of(source)
+        return _make_default_text()
+    files = _list_text_files(source)
     size_bytes = sum(path.stat().st_size for path in files)
     if size_bytes > LARGEST_SOURCE_BYTES:
         raise QuantizeError(
@@ -60,7 +60,7 @@ def read_calibration(source: Path | None) -> CalibrationText:
         )
     documents: list[Document] = []
     for path in files:
-        documents += _documents_in(path)
+        documents += _iter_documents(path)
     if not documents:
         raise QuantizeError(
             f"The calibration text {source} is empty; name a file with a few pages of text."
@@ -71,7 +71,7 @@ def read_calibration(source: Path | None) -> CalibrationText:
     )
 
 
-def _default() -> CalibrationText:
+def _make_default_text() -> CalibrationText:
     """Return the language reference that `help()` shows.
 
     It is English prose, and the same for one Python version.
@@ -87,7 +87,7 @@ def _default() -> CalibrationText:
     return CalibrationText(description, documents)
 
 
-def _files_of(source: Path) -> list[Path]:
+def _list_text_files(source: Path) -> list[Path]:
     if source.is_file():
         return [source]
     if not source.is_dir():
@@ -106,7 +106,7 @@ def _files_of(source: Path) -> list[Path]:
     return files
 
 
-def _documents_in(path: Path) -> Iterator[Document]:
+def _iter_documents(path: Path) -> Iterator[Document]:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
@@ -122,12 +122,12 @@ def _documents_in(path: Path) -> Iterator[Document]:
     if path.suffix == ".jsonl":
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                yield _document_of(line, f"{path}:{number}")
+                yield _parse_document(line, f"{path}:{number}")
     elif text.strip():
         yield {"text": text}
 
 
-def _document_of(line: str, where: str) -> Document:
+def _parse_document(line: str, where: str) -> Document:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError) as error:

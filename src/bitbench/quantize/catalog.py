@@ -8,12 +8,12 @@ import yaml
 from bitbench.study.recipe import Recipe
 from bitbench.util import yaml_file
 from bitbench.util.errors import RecipeError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 _BUILT_IN = Path(__file__).with_name("recipes")
 
 
-def recipe_schema() -> dict[str, Any]:
+def make_recipe_schema() -> dict[str, Any]:
     """Return the JSON Schema of a recipe file, for editors."""
     schema = Recipe.model_json_schema(mode="validation")
     return {
@@ -23,20 +23,20 @@ def recipe_schema() -> dict[str, Any]:
     }
 
 
-def built_in_recipes() -> tuple[Recipe, ...]:
+def list_built_in_recipes() -> tuple[Recipe, ...]:
     """Return all built-in recipes, sorted by name."""
-    return tuple(_read_recipe(path) for _, path in sorted(_files().items()))
+    return tuple(_read_recipe(path) for _, path in sorted(_collect_recipe_files().items()))
 
 
-def _files() -> dict[str, Path]:
+def _collect_recipe_files() -> dict[str, Path]:
     return {path.stem: path for path in _BUILT_IN.glob("*.yaml")}
 
 
-def built_in_recipe_file(name: str) -> Path:
+def find_built_in_recipe_file(name: str) -> Path:
     """Return the file of a built-in recipe, to copy and change, or raise RecipeError."""
-    files = _files()
+    files = _collect_recipe_files()
     if name not in files:
-        hint = did_you_mean(name, sorted(files))
+        hint = suggest_name(name, sorted(files))
         lists = "`bitbench recipes` lists all, or give the path of a recipe file (.yaml)"
         raise RecipeError(f"{name!r} is not a recipe; {hint}{lists}")
     return files[name]
@@ -50,9 +50,9 @@ def is_recipe_file_name(reference: str) -> bool:
 def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     """Return a recipe by its built-in name or its file, relative to `folder` (the study file's)."""
     if not is_recipe_file_name(reference):
-        return _read_recipe(built_in_recipe_file(reference))
+        return _read_recipe(find_built_in_recipe_file(reference))
     recipe = _read_recipe((folder or Path()) / Path(reference).expanduser())
-    built_in = _files().get(recipe.name)
+    built_in = _collect_recipe_files().get(recipe.name)
     if built_in is not None and _read_recipe(built_in) != recipe:
         raise RecipeError(
             f"{reference}: name: {recipe.name} is a built-in recipe with other content; "
@@ -61,7 +61,7 @@ def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     return recipe
 
 
-def recipe_file_text(recipe: Recipe) -> str:
+def format_recipe_file(recipe: Recipe) -> str:
     """Return the recipe as a file that a person could have written."""
     content = recipe.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(

@@ -17,7 +17,7 @@ from bitbench.study.recipe import Recipe
 from bitbench.study.variant import TENSOR_TYPES
 from bitbench.util.errors import ModelError, QuantizeError, RecipeError
 from bitbench.util.model_files import StoredTensor, read_model_json
-from bitbench.util.text import printable
+from bitbench.util.text import format_printable
 from bitbench.util.units import show_bytes
 
 _CAUSAL = re.compile(r"(ForCausalLM|LMHeadModel)$")
@@ -35,7 +35,7 @@ MAKE_ROOM = (
 )
 
 
-def linear_layers(
+def collect_linear_layers(
     tensors: Mapping[str, StoredTensor], ignore: Sequence[str]
 ) -> dict[str, StoredTensor]:
     """Return the weights, by layer, that a recipe with this `ignore` rounds."""
@@ -55,7 +55,7 @@ def refuse_unsuitable_checkpoint(folder: Path) -> None:
         architectures = []
     names = [name for name in architectures if isinstance(name, str)]
     if not any(map(_CAUSAL.search, names)):
-        listed = printable(", ".join(names)) or "none"
+        listed = format_printable(", ".join(names)) or "none"
         raise ModelError(
             f"{folder.name} is not a causal language model "
             f"(architectures in its config.json: {listed}); "
@@ -75,7 +75,7 @@ def refuse_group_size_that_does_not_fit(
     scheme = recipe.scheme
     if scheme is None or scheme.group_size is None:
         return
-    layers = linear_layers(tensors, scheme.ignore)
+    layers = collect_linear_layers(tensors, scheme.ignore)
     columns = {layer: tensor.shape[1] for layer, tensor in layers.items()}
     misfits = sorted(layer for layer, count in columns.items() if count % scheme.group_size)
     if not misfits:
@@ -195,29 +195,29 @@ class _Header:
     def read(self) -> GgufHeader:
         if not self._data.startswith(_MAGIC):
             raise ValueError("it does not begin like one")
-        version, count, pairs = self._unpack("<IQQ")
+        version, count, pairs = self._read_numbers("<IQQ")
         if version not in _VERSIONS:
             raise ValueError(f"its version {version} is unknown")
         if max(count, pairs) > _MOST:
             raise ValueError(f"its header claims {count} tensors and {pairs} values")
         values = {}
         for _ in range(pairs):
-            key = self._string().decode(errors="replace")
-            values[key] = self._value(key, self._unpack("<I")[0])
-        tensors = [self._tensor() for _ in range(count)]
+            key = self._read_string().decode(errors="replace")
+            values[key] = self._read_value(key, self._read_numbers("<I")[0])
+        tensors = [self._read_tensor() for _ in range(count)]
         for tensor, offset in tensors:
             if self._position + offset + tensor.size_bytes > self._file_bytes:
                 raise ValueError(f"{tensor.name[:80]} is outside the file")
         return GgufHeader(values, tuple(tensor for tensor, _ in tensors))
 
-    def _tensor(self) -> tuple[GgufTensor, int]:
+    def _read_tensor(self) -> tuple[GgufTensor, int]:
         """Return a tensor and its offset from the end of the header."""
-        name = self._string().decode()
-        (dimensions,) = self._unpack("<I")
+        name = self._read_string().decode()
+        (dimensions,) = self._read_numbers("<I")
         if dimensions > _MOST_DIMENSIONS:
             raise ValueError(f"{name[:80]} has {dimensions} dimensions")
-        shape = self._unpack(f"<{dimensions}Q")
-        number, offset = self._unpack("<IQ")
+        shape = self._read_numbers(f"<{dimensions}Q")
+        number, offset = self._read_numbers("<IQ")
         if number not in TENSOR_TYPES:
             raise ValueError(f"{name[:80]} has an unknown GGUF type ({number})")
         type = TENSOR_TYPES[number]
@@ -225,29 +225,29 @@ class _Header:
         if columns % type.block_weights:
             raise ValueError(f"the columns of {name[:80]} do not fill blocks of {type.name}")
         weights = math.prod(shape)
-        return GgufTensor(name, type.name, shape, weights, type.bytes_of(weights)), offset
+        return GgufTensor(name, type.name, shape, weights, type.count_bytes(weights)), offset
 
-    def _value(self, key: str, type: int) -> object:
+    def _read_value(self, key: str, type: int) -> object:
         """Return a value, or None for an array that is not needed."""
         if type != _ARRAY:
             _check_type(type)
-            return self._items(type, 1)[0]
-        element, count = self._unpack("<IQ")
+            return self._read_items(type, 1)[0]
+        element, count = self._read_numbers("<IQ")
         _check_type(element)
         begin = self._position
         if element == _STRING:
             self._skip_strings(count)
         else:
-            self._skip(count * struct.calcsize(_FORMATS[element]))
+            self._skip_bytes(count * struct.calcsize(_FORMATS[element]))
         if key not in (TOKENS, TOKEN_TYPES):
             return None
         self._position = begin
-        return self._items(element, count)
+        return self._read_items(element, count)
 
-    def _items(self, type: int, count: int) -> list[str] | list[int]:
+    def _read_items(self, type: int, count: int) -> list[str] | list[int]:
         if type == _STRING:
-            return [self._string().decode(errors="replace") for _ in range(count)]
-        return list(self._unpack(f"<{count}{_FORMATS[type]}"))
+            return [self._read_string().decode(errors="replace") for _ in range(count)]
+        return list(self._read_numbers(f"<{count}{_FORMATS[type]}"))
 
     def _skip_strings(self, count: int) -> None:
         """Skip strings without a call for each: a vocabulary has some hundred thousand of them."""
@@ -258,19 +258,19 @@ class _Header:
             if begin > end:
                 raise self._cut_off()
             self._position = begin + _LENGTH.unpack_from(data, self._position)[0]
-        self._skip(0)
+        self._skip_bytes(0)
 
-    def _string(self) -> bytes:
-        (length,) = self._unpack("<Q")
-        self._skip(length)
+    def _read_string(self) -> bytes:
+        (length,) = self._read_numbers("<Q")
+        self._skip_bytes(length)
         return self._data[self._position - length : self._position]
 
-    def _unpack(self, format: str) -> tuple[int, ...]:
+    def _read_numbers(self, format: str) -> tuple[int, ...]:
         begin = self._position
-        self._skip(struct.calcsize(format))
+        self._skip_bytes(struct.calcsize(format))
         return struct.unpack_from(format, self._data, begin)
 
-    def _skip(self, count: int) -> None:
+    def _skip_bytes(self, count: int) -> None:
         self._position += count
         if self._position > len(self._data):
             raise self._cut_off()

@@ -15,11 +15,11 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.quantize.checkpoint import is_ignored, linear_layers
+from bitbench.quantize.checkpoint import collect_linear_layers, is_ignored
 from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.util.errors import ModelError, QuantizeError
 from bitbench.util.model_files import StoredTensor, read_model_json, read_safetensors_header
-from bitbench.util.text import printable
+from bitbench.util.text import format_printable
 
 MOST_TOLD = 5
 _CHUNK_BYTES = 2**24
@@ -71,7 +71,7 @@ class Defect:
         cause = ""
         if match and _CALIBRATED.search(self.tensor):
             cause = f": calibration never reached expert {match['expert']}"
-        return f"{printable(self.tensor)} {self.what}{cause}"
+        return f"{format_printable(self.tensor)} {self.what}{cause}"
 
 
 def find_defects(checkpoint: Path, ignored: Sequence[str] | None) -> list[Defect]:
@@ -87,9 +87,13 @@ def find_defects(checkpoint: Path, ignored: Sequence[str] | None) -> list[Defect
         tensors |= headers[path]
     if not headers:
         raise ModelError(f"{checkpoint} has no safetensors files; only these can be checked.")
-    defects = [*_values(headers), *_missing_scales(tensors), *_far_scales(headers)]
+    defects = [
+        *_iter_value_defects(headers),
+        *_iter_missing_scales(tensors),
+        *_iter_far_scales(headers),
+    ]
     if ignored is not None:
-        defects += _unquantized(tensors, ignored)
+        defects += _iter_unquantized_layers(tensors, ignored)
     return sorted(defects, key=lambda defect: defect.tensor)
 
 
@@ -104,7 +108,7 @@ def refuse_broken(checkpoint: Path, ignored: Sequence[str] | None) -> None:
     raise QuantizeError(f"the checkpoint is broken: {text}")
 
 
-def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
+def find_ignored_layers(checkpoint: Path) -> tuple[str, ...] | None:
     """Return the layers that a compressed-tensors checkpoint leaves unquantized.
 
     None for a checkpoint in another form, or with schemes for some linear layers only.
@@ -120,14 +124,14 @@ def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
     return tuple(name for name in config.get("ignore") or () if isinstance(name, str))
 
 
-def _values(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
+def _iter_value_defects(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
     """Yield NaN and infinite numbers in any tensor, and scales that are zero."""
     for path, tensors in files.items():
         for name, tensor in tensors.items():
             is_scale = _SCALE.search(name) is not None
             dtype = "F8_E8M0" if is_scale and tensor.dtype == "U8" else tensor.dtype
             if (kind := _KINDS.get(dtype)) is not None:
-                counts = _count(path, tensor, kind)
+                counts = _count_values(path, tensor, kind)
                 yield from (Defect(name, what) for what in counts.told(is_scale))
 
 
@@ -150,10 +154,10 @@ class _Counts:
                 yield f"has {count:,} of {self.values:,} values that are {word}"
 
 
-def _count(path: Path, tensor: StoredTensor, kind: _Kind) -> _Counts:
+def _count_values(path: Path, tensor: StoredTensor, kind: _Kind) -> _Counts:
     counts = _Counts()
     mask = np.array(kind.magnitude, dtype=kind.unsigned)
-    for part in _parts(path, tensor):
+    for part in _iter_parts(path, tensor):
         magnitude = np.frombuffer(part, dtype=kind.unsigned) & mask
         infinite = 0
         if kind.infinite is not None:
@@ -166,14 +170,14 @@ def _count(path: Path, tensor: StoredTensor, kind: _Kind) -> _Counts:
     return counts
 
 
-def _parts(path: Path, tensor: StoredTensor) -> Iterator[bytes]:
+def _iter_parts(path: Path, tensor: StoredTensor) -> Iterator[bytes]:
     with path.open("rb") as file:
         file.seek(tensor.begin)
         for start in range(0, tensor.size_bytes, _CHUNK_BYTES):
             yield file.read(min(_CHUNK_BYTES, tensor.size_bytes - start))
 
 
-def _missing_scales(tensors: Mapping[str, StoredTensor]) -> Iterator[Defect]:
+def _iter_missing_scales(tensors: Mapping[str, StoredTensor]) -> Iterator[Defect]:
     """Yield statistics that some experts of a layer have and others lack."""
     experts: dict[str, set[str]] = defaultdict(set)
     calibrated: dict[tuple[str, str], set[str]] = defaultdict(set)
@@ -187,14 +191,14 @@ def _missing_scales(tensors: Mapping[str, StoredTensor]) -> Iterator[Defect]:
             yield Defect(f"{layer}.{expert}.{part}", "is missing, and other experts have it")
 
 
-def _far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
+def _iter_far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
     """Yield input scales of an expert that are orders of magnitude away from other experts'."""
     scales: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for path, tensors in files.items():
         for name, tensor in tensors.items():
             match = _EXPERT.match(name)
             if match and _CALIBRATED.search(name) and tensor.dtype in ("F32", "BF16", "F16"):
-                value = _largest(path, tensor)
+                value = _find_largest_value(path, tensor)
                 if np.isfinite(value) and value > 0:
                     scales[match["layer"], match["part"]][name] = value
     for values in scales.values():
@@ -205,8 +209,8 @@ def _far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[De
                 yield Defect(name, what)
 
 
-def _largest(path: Path, tensor: StoredTensor) -> float:
-    content = b"".join(_parts(path, tensor))
+def _find_largest_value(path: Path, tensor: StoredTensor) -> float:
+    content = b"".join(_iter_parts(path, tensor))
     if tensor.dtype == "BF16":
         values = (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
     else:
@@ -214,10 +218,12 @@ def _largest(path: Path, tensor: StoredTensor) -> float:
     return float(np.abs(values).max(initial=0.0))
 
 
-def _unquantized(tensors: Mapping[str, StoredTensor], ignored: Sequence[str]) -> Iterator[Defect]:
+def _iter_unquantized_layers(
+    tensors: Mapping[str, StoredTensor], ignored: Sequence[str]
+) -> Iterator[Defect]:
     """Yield layers that are stored as dense numbers although the recipe rounds them."""
     layers = {}  # by the name of the weight
-    for layer in linear_layers(tensors, ignored):
+    for layer in collect_linear_layers(tensors, ignored):
         if not _ROUTER.search(layer):
             layers[f"{layer}.weight"] = layer
     for name, tensor in tensors.items():

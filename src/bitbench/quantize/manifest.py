@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bitbench.quantize.checkpoint import GgufTensor, linear_layers, read_gguf_tensors
+from bitbench.quantize.checkpoint import GgufTensor, collect_linear_layers, read_gguf_tensors
 from bitbench.study.base import Record
 from bitbench.study.recipe import Recipe
 from bitbench.util.model_files import StoredTensor, read_safetensors_headers
@@ -78,7 +78,7 @@ def weight_bytes(folder: Path) -> int:
     return size
 
 
-def manifest_file_hashes(folder: Path) -> dict[str, str]:
+def hash_checkpoint_files(folder: Path) -> dict[str, str]:
     """Return the sha256 of each file by its path relative to the folder, in sorted order."""
     hashes = {}
     for path in sorted(folder.rglob("*")):
@@ -89,36 +89,36 @@ def manifest_file_hashes(folder: Path) -> dict[str, str]:
     return hashes
 
 
-def manifest_content_hash(hashes: Mapping[str, str]) -> str:
+def hash_checkpoint_content(hashes: Mapping[str, str]) -> str:
     """Return one sha256 over all files' paths and hashes."""
     lines = [f"{name}\0{digest}\n" for name, digest in hashes.items()]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
+def compute_stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
     """Return a variant's bits per weight, relative to the number of weights in the model.
 
     A packed tensor's own shape does not tell that number.
     """
     if recipe.gguf_type:
-        return _gguf_bits(checkpoint)
+        return _compute_gguf_bits(checkpoint)
     if recipe.openvino_type:
-        return _openvino_bits(model, checkpoint)
+        return _compute_openvino_bits(model, checkpoint)
     before = read_safetensors_headers(model)
     after = read_safetensors_headers(checkpoint)
     if not before or not after:
         return StoredBits()
     layers: Mapping[str, StoredTensor] = {}
     if recipe.ignored is not None:
-        layers = linear_layers(before, recipe.ignored)
+        layers = collect_linear_layers(before, recipe.ignored)
     layer_bytes = 0
     for name, tensor in after.items():
         if _is_of(name, layers) and not name.endswith(".bias"):
             layer_bytes += tensor.size_bytes
     stored_bytes = sum(tensor.size_bytes for tensor in after.values())
     return StoredBits(
-        linear_layers=_bits(layer_bytes, _count_weights(layers)),
-        whole_model=_bits(stored_bytes, _count_weights(before)),
+        linear_layers=_compute_bits_per_weight(layer_bytes, _count_weights(layers)),
+        whole_model=_compute_bits_per_weight(stored_bytes, _count_weights(before)),
     )
 
 
@@ -126,7 +126,7 @@ def _count_weights(tensors: Mapping[str, StoredTensor]) -> int:
     return sum(math.prod(tensor.shape) for tensor in tensors.values())
 
 
-def _bits(size_bytes: int, weights: int) -> float | None:
+def _compute_bits_per_weight(size_bytes: int, weights: int) -> float | None:
     return round(8 * size_bytes / weights, 3) if weights else None
 
 
@@ -136,7 +136,7 @@ def _is_of(tensor: str, layers: Collection[str]) -> bool:
     return owner in layers or owner.rpartition(".")[0] in layers
 
 
-def _gguf_bits(checkpoint: Path) -> StoredBits:
+def _compute_gguf_bits(checkpoint: Path) -> StoredBits:
     """Return the bits of GGUF files, whose tensors have the model's shapes.
 
     `blk.` begins the names in the blocks that repeat.
@@ -147,15 +147,17 @@ def _gguf_bits(checkpoint: Path) -> StoredBits:
     layers = [
         tensor for tensor in all_tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1
     ]
-    return StoredBits(linear_layers=_tensor_bits(layers), whole_model=_tensor_bits(all_tensors))
+    return StoredBits(
+        linear_layers=_compute_tensor_bits(layers), whole_model=_compute_tensor_bits(all_tensors)
+    )
 
 
-def _tensor_bits(tensors: Sequence[GgufTensor]) -> float | None:
+def _compute_tensor_bits(tensors: Sequence[GgufTensor]) -> float | None:
     size_bytes = sum(tensor.size_bytes for tensor in tensors)
-    return _bits(size_bytes, sum(tensor.weights for tensor in tensors))
+    return _compute_bits_per_weight(size_bytes, sum(tensor.weights for tensor in tensors))
 
 
-def _openvino_bits(model: Path, checkpoint: Path) -> StoredBits:
+def _compute_openvino_bits(model: Path, checkpoint: Path) -> StoredBits:
     """Return the bits of the whole model: OpenVINO's weight file does not name its layers."""
     weights = _count_weights(read_safetensors_headers(model))
-    return StoredBits(whole_model=_bits(weight_bytes(checkpoint), weights))
+    return StoredBits(whole_model=_compute_bits_per_weight(weight_bytes(checkpoint), weights))

@@ -20,7 +20,7 @@ from typing import IO
 from pydantic import ValidationError
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import OnProgress, QuantizeProgress, Work, maker_of
+from bitbench.quantize.backends import OnProgress, QuantizeProgress, Work, find_maker
 from bitbench.quantize.calibration import CalibrationText, read_calibration
 from bitbench.quantize.checkpoint import (
     MAKE_ROOM,
@@ -32,9 +32,9 @@ from bitbench.quantize.manifest import (
     CalibrationFacts,
     Manifest,
     WorkerFacts,
-    manifest_content_hash,
-    manifest_file_hashes,
-    stored_bits,
+    compute_stored_bits,
+    hash_checkpoint_content,
+    hash_checkpoint_files,
     weight_bytes,
 )
 from bitbench.study.base import RECORDED
@@ -45,15 +45,15 @@ from bitbench.util.model_files import read_safetensors_headers
 
 
 @contextmanager
-def hold_variant(
+def lock_variant(
     variants: Path, name: str, on_wait: Callable[[], None] = lambda: None
 ) -> Iterator[int]:
     """Wait for the lock of a variant and yield its descriptor.
 
     A child process that inherits the descriptor holds the lock too.
     """
-    with _open(variants, name) as lock:
-        if not _take(lock):
+    with _open_lock_file(variants, name) as lock:
+        if not _take_lock(lock):
             on_wait()
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock.fileno()
@@ -62,16 +62,16 @@ def hold_variant(
 @contextmanager
 def _try_hold(variants: Path, name: str) -> Iterator[bool]:
     """Yield True, with the lock held, if no other process holds it, else False."""
-    with _open(variants, name) as lock:
-        yield _take(lock)
+    with _open_lock_file(variants, name) as lock:
+        yield _take_lock(lock)
 
 
-def _open(variants: Path, name: str) -> IO[bytes]:
+def _open_lock_file(variants: Path, name: str) -> IO[bytes]:
     """Open a lock file. It is never removed: a waiting process would then hold another lock."""
     return SafeFolder(variants.parent).open_to_append(f"{variants.name}/.locks/{name}.lock")
 
 
-def _take(lock: IO[bytes]) -> bool:
+def _take_lock(lock: IO[bytes]) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -170,7 +170,7 @@ def request_variant(
     `versions` are the packages of the recipe's environment. `calibration` overrides the text that
     the recipe names.
     """
-    packages = maker_of(recipe).telling_packages
+    packages = find_maker(recipe).telling_packages
     relevant = {name: versions[name] for name in packages if name in versions}
     text: CalibrationText | None = None
     if recipe.needs_calibration:
@@ -179,7 +179,7 @@ def request_variant(
 
 
 def find_variant_on_disk(request: VariantRequest, home: Path) -> MadeVariant | None:
-    return _read(_variants(home) / request.folder_name)
+    return _read_variant(_get_variants_folder(home) / request.folder_name)
 
 
 def ensure_variant(
@@ -196,19 +196,19 @@ def ensure_variant(
     if (existing := find_variant_on_disk(request, home)) is not None:
         return existing
     refuse_impossible_variant(request.model.path, request.recipe)
-    variants = _variants(home)
+    variants = _get_variants_folder(home)
     try:
         SafeFolder(home).make_folder(variants.name)
         _remove_leftovers(variants)
-        with hold_variant(variants, request.folder_name, on_wait=report_wait) as lock_fd:
+        with lock_variant(variants, request.folder_name, on_wait=report_wait) as lock_fd:
             if (existing := find_variant_on_disk(request, home)) is not None:
                 return existing
-            return _make(request, variants, python, lock_fd, on_progress)
+            return _make_variant(request, variants, python, lock_fd, on_progress)
     except StoreError as error:
         raise QuantizeError(str(error)) from error
     except OSError as error:
         cause = f"{request.folder_name} could not be written: {error}"
-        raise QuantizeError(_with_advice(cause)) from error
+        raise QuantizeError(_add_advice(cause)) from error
 
 
 def refuse_impossible_variant(model: Path, recipe: Recipe) -> None:
@@ -220,8 +220,8 @@ def refuse_impossible_variant(model: Path, recipe: Recipe) -> None:
 def list_variants(home: Path) -> tuple[MadeVariant, ...]:
     """Return all complete variants, sorted by their folders' names."""
     variants = []
-    for folder in sorted(_variants(home).glob("*--*--*")):
-        if not folder.name.startswith(".") and (variant := _read(folder)) is not None:
+    for folder in sorted(_get_variants_folder(home).glob("*--*--*")):
+        if not folder.name.startswith(".") and (variant := _read_variant(folder)) is not None:
             variants.append(variant)
     return tuple(variants)
 
@@ -246,21 +246,21 @@ def remove_variant(variant: MadeVariant) -> None:
     """Remove a variant. It is renamed first, so that a kill leaves no incomplete variant."""
     variants = variant.folder.parent
     name = variant.folder.name
-    with hold_variant(variants, name):
+    with lock_variant(variants, name):
         doomed = f"{_UNFINISHED}{name}"
         SafeFolder(variants).remove_folder(doomed)
         variant.folder.rename(variants / doomed)
         SafeFolder(variants).remove_folder(doomed)
 
 
-def _make(
+def _make_variant(
     request: VariantRequest, variants: Path, python: Path, lock_fd: int, on_progress: OnProgress
 ) -> MadeVariant:
-    maker = maker_of(request.recipe)
+    maker = find_maker(request.recipe)
     refuse_without_room(variants, maker.room * weight_bytes(request.model.path))
     began = monotonic()
     log_name = f"{request.folder_name}.log"
-    with _unfinished_folder(variants, request.folder_name) as folder:
+    with _make_unfinished_folder(variants, request.folder_name) as folder:
         work = Work(
             request.model.path,
             request.recipe,
@@ -269,7 +269,7 @@ def _make(
             folder,
             python,
             lock_fd,
-            _origin(request, variants),
+            _find_origin(request, variants),
         )
         try:
             facts = maker.compress(work, on_progress)
@@ -277,9 +277,9 @@ def _make(
             _refuse_broken(work, facts)
         except QuantizeError as error:
             log = _keep_log(work, variants, log_name)
-            raise QuantizeError(_with_advice(error.cause), log) from error
+            raise QuantizeError(_add_advice(error.cause), log) from error
         on_progress(QuantizeProgress("writing the manifest"))
-        manifest = _describe(request, work, facts, monotonic() - began)
+        manifest = _make_manifest(request, work, facts, monotonic() - began)
         for leftover in folder.glob("*.json*"):  # the job and its text
             leftover.unlink()
         SafeFolder(folder).write(_MANIFEST, manifest.model_dump_json(indent=2) + "\n")
@@ -310,21 +310,23 @@ def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
         refuse_broken(work.checkpoint, ignored)
 
 
-def _origin(request: VariantRequest, variants: Path) -> Path | None:
+def _find_origin(request: VariantRequest, variants: Path) -> Path | None:
     """Return the checkpoint that this recipe's backend starts from, or None without one.
 
     It is a variant of the same model, made by the same packages.
     """
-    name = maker_of(request.recipe).origin
+    name = find_maker(request.recipe).origin
     if name is None:
         return None
     origin = replace(request, recipe=catalog.find_recipe(name), calibration=None)
-    variant = _read(variants / origin.folder_name)
+    variant = _read_variant(variants / origin.folder_name)
     return variant.path if variant else None
 
 
-def _describe(request: VariantRequest, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
-    hashes = manifest_file_hashes(work.checkpoint)
+def _make_manifest(
+    request: VariantRequest, work: Work, facts: WorkerFacts, seconds: float
+) -> Manifest:
+    hashes = hash_checkpoint_files(work.checkpoint)
     calibration = request.calibration and CalibrationFacts(
         description=request.calibration.description,
         content_hash=request.calibration.content_hash,
@@ -342,16 +344,16 @@ def _describe(request: VariantRequest, work: Work, facts: WorkerFacts, seconds: 
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(seconds, 1),
         work=facts,
-        bits_per_weight=stored_bits(request.model.path, work.checkpoint, request.recipe),
+        bits_per_weight=compute_stored_bits(request.model.path, work.checkpoint, request.recipe),
         weight_bytes=weight_bytes(work.checkpoint),
         size_bytes=sum(path.stat().st_size for path in files),
-        content_hash=manifest_content_hash(hashes),
+        content_hash=hash_checkpoint_content(hashes),
         files=hashes,
     )
 
 
 @contextmanager
-def _unfinished_folder(variants: Path, name: str) -> Iterator[Path]:
+def _make_unfinished_folder(variants: Path, name: str) -> Iterator[Path]:
     """Yield an empty folder, and remove it afterwards unless it was renamed."""
     parent = SafeFolder(variants)
     unfinished = f"{_UNFINISHED}{name}"
@@ -370,7 +372,7 @@ def _remove_leftovers(variants: Path) -> None:
                 SafeFolder(variants).remove_folder(folder.name)
 
 
-def _with_advice(cause: str) -> str:
+def _add_advice(cause: str) -> str:
     """Return the cause, with advice if the disk was full: it may have filled up since the check."""
     return f"{cause}; {MAKE_ROOM}" if _FULL_DISK.search(cause) else cause
 
@@ -387,7 +389,7 @@ def _keep_log(work: Work, variants: Path, name: str) -> Path | None:
         return None
 
 
-def _read(folder: Path) -> MadeVariant | None:
+def _read_variant(folder: Path) -> MadeVariant | None:
     """Return the variant in a folder, or None if it has no readable manifest."""
     try:
         content = read_bytes(folder / _MANIFEST)
@@ -396,5 +398,5 @@ def _read(folder: Path) -> MadeVariant | None:
         return None
 
 
-def _variants(home: Path) -> Path:
+def _get_variants_folder(home: Path) -> Path:
     return home.absolute() / "variants"

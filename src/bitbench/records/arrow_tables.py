@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import QualityRecord
-from bitbench.records.strict_reader import strict_reader_schema
+from bitbench.records.strict_reader import make_arrow_schema
 from bitbench.records.tables import TABLES
 from bitbench.study.base import Json, Record
 from bitbench.study.workload import Workload
@@ -18,45 +18,45 @@ from bitbench.util.errors import RowsNotKeptError
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
 
 
-def study_arrow_table(records: StudyRecords, name: str, folder: str = ".") -> pa.Table:
+def make_arrow_table(records: StudyRecords, name: str, folder: str = ".") -> pa.Table:
     """Return one of `TABLES`. `folder` is the content of the column with this name."""
     if name == "requests":
-        return _requests(records, folder)
-    schema = table_schema(name)
+        return _read_requests(records, folder)
+    schema = make_table_schema(name)
     constants = {"folder": folder, "study": records.study.name}
-    rows = [{**row, **constants} for row in _rows(records, name)]
+    rows = [{**row, **constants} for row in _iter_rows(records, name)]
     columns = []
     for column, field in zip(TABLES[name].columns, schema, strict=True):
-        values = [_value(row, column.path, column.arrow_type) for row in rows]
+        values = [_convert_value(row, column.path, column.arrow_type) for row in rows]
         columns.append(pa.array(values, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def table_schema(name: str) -> pa.Schema:
+def make_table_schema(name: str) -> pa.Schema:
     """Return the schema of one of `TABLES`."""
-    return strict_reader_schema(TABLES[name].columns)
+    return make_arrow_schema(TABLES[name].columns)
 
 
-def _rows(records: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:
+def _iter_rows(records: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:
     """Yield records as JSON, joined with fields that other records contain."""
     if name == "studies":
-        yield from _as_json([records.lock])
+        yield from _iter_json([records.lock])
     elif name == "trials":
-        shapes = {workload.name: _shape(workload) for workload in records.study.workloads}
-        for trial in _as_json(records.trials):
+        shapes = {workload.name: _collect_shape(workload) for workload in records.study.workloads}
+        for trial in _iter_json(records.trials):
             yield {**trial, **shapes.get(trial["point"]["workload"], {})}
     elif name == "instances":
-        yield from _as_json(records.instances)
+        yield from _iter_json(records.instances)
     else:
-        for record, row in zip(records.quality, _as_json(records.quality), strict=True):
-            yield {**row, "perplexity": _perplexity(records, record)}
+        for record, row in zip(records.quality, _iter_json(records.quality), strict=True):
+            yield {**row, "perplexity": _compute_perplexity(records, record)}
 
 
-def _as_json(records: Iterable[Record]) -> Iterator[dict[str, Json]]:
+def _iter_json(records: Iterable[Record]) -> Iterator[dict[str, Json]]:
     return (record.model_dump(mode="json") for record in records)
 
 
-def _shape(workload: Workload) -> dict[str, int | None]:
+def _collect_shape(workload: Workload) -> dict[str, int | None]:
     """Return the concurrency and lengths, without those that are unknown or vary."""
     shape: dict[str, int | None] = {}
     for part in _SHAPE:
@@ -66,7 +66,7 @@ def _shape(workload: Workload) -> dict[str, int | None]:
     return shape
 
 
-def _perplexity(records: StudyRecords, record: QualityRecord) -> float | None:
+def _compute_perplexity(records: StudyRecords, record: QualityRecord) -> float | None:
     if record.scores_file is None:
         return None
     try:
@@ -82,23 +82,23 @@ def _perplexity(records: StudyRecords, record: QualityRecord) -> float | None:
     return math.exp(-mean)
 
 
-def _value(row: Mapping[str, Json], path: str, arrow_type: str) -> Json:
-    value = _at(row, path.split("."))
+def _convert_value(row: Mapping[str, Json], path: str, arrow_type: str) -> Json:
+    value = _find_value(row, path.split("."))
     if arrow_type == "timestamp":
-        return _utc(value)
+        return _parse_time(value)
     return value
 
 
-def _at(value: Json, path: list[str]) -> Json:
+def _find_value(value: Json, path: list[str]) -> Json:
     """Return the value at a path. For a list, return the values of all its items."""
     if not path or value is None:
         return value
     if isinstance(value, list):
-        return [_at(item, path) for item in value]
-    return _at(value.get(path[0]), path[1:])
+        return [_find_value(item, path) for item in value]
+    return _find_value(value.get(path[0]), path[1:])
 
 
-def _utc(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     """Parse a time, without its zone and in UTC if it has a zone. None if it is not a time."""
     if not text:
         return None
@@ -111,8 +111,8 @@ def _utc(text: str | None) -> datetime | None:
     return time.astimezone(UTC).replace(tzinfo=None)
 
 
-def _requests(records: StudyRecords, folder: str) -> pa.Table:
-    schema = table_schema("requests")
+def _read_requests(records: StudyRecords, folder: str) -> pa.Table:
+    schema = make_table_schema("requests")
     tables = [schema.empty_table()]
     for trial in records.trials:
         try:
@@ -120,12 +120,12 @@ def _requests(records: StudyRecords, folder: str) -> pa.Table:
         except RowsNotKeptError:
             continue
         constants = {"folder": folder, "study": records.study.name, "trial": trial.id}
-        columns = [_column(rows, field, constants) for field in schema]
+        columns = [_make_column(rows, field, constants) for field in schema]
         tables.append(pa.Table.from_arrays(columns, schema=schema))
     return pa.concat_tables(tables)
 
 
-def _column(
+def _make_column(
     rows: pa.Table, field: pa.Field, constants: Mapping[str, str]
 ) -> pa.Array | pa.ChunkedArray:
     if field.name in constants:

@@ -67,7 +67,7 @@ class BlockLines:
             attempt=attempt,
             event="begun",
             host=host,
-            at=_now(),
+            at=_format_now(),
             rounds=rounds,
             decided=decided,
         )
@@ -75,19 +75,19 @@ class BlockLines:
 
     def change_rounds(self, block: int, rounds: int) -> None:
         """Write that a block under way gets another number of rounds."""
-        self._append(self._newest[block].model_copy(update={"at": _now(), "rounds": rounds}))
+        self._append(self._newest[block].model_copy(update={"at": _format_now(), "rounds": rounds}))
 
     def end(self, line: BlockLine, rounds: int, seconds: float) -> BlockLine:
         """Write that a block ended, with its rounds and its duration."""
         return self._append(
             line.model_copy(
-                update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds}
+                update={"event": "ended", "at": _format_now(), "rounds": rounds, "seconds": seconds}
             )
         )
 
-    def void(self, line: BlockLine, cause: str) -> None:
+    def mark_void(self, line: BlockLine, cause: str) -> None:
         """Write that a block is void, and why."""
-        self._append(line.model_copy(update={"event": "void", "at": _now(), "cause": cause}))
+        self._append(line.model_copy(update={"event": "void", "at": _format_now(), "cause": cause}))
 
     def take(self, others: "BlockLines") -> None:
         """Add the newest lines of another folder."""
@@ -101,5 +101,5 @@ class BlockLines:
         return line
 
 
-def _now() -> str:
+def _format_now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -59,7 +59,7 @@ from bitbench.util.errors import RowsNotKeptError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes
 
 
-def _no_rows(
+def _refuse_rows(
     record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None
 ) -> pa.Table:
     raise RowsNotKeptError(f"the rows of {record.id} were not kept")
@@ -77,8 +77,8 @@ class StudyRecords:
     profiles: Sequence[OperatorProfile] = ()
     roof: MachineRoof | None = None  # None: not measured yet
     # reads the request rows of a trial, only these columns if any are given
-    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = _no_rows
-    scores_of: Callable[[QualityRecord], pa.Table] = _no_rows
+    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = _refuse_rows
+    scores_of: Callable[[QualityRecord], pa.Table] = _refuse_rows
 
     @property
     def plan(self) -> Plan:
@@ -146,10 +146,10 @@ class StudyFolder:
         """Return the folder at this path. Raise StoreError if it is not a study folder."""
         folder = cls(path)
         if not folder.study_file.is_file():
-            raise StoreError(f"{path} is not a study folder{_why_not(path)}")
+            raise StoreError(f"{path} is not a study folder{_explain_refusal(path)}")
         return folder
 
-    def writing(self) -> "Writer":
+    def open_writer(self) -> "Writer":
         return Writer(self)
 
     def read(self, name: str | None = None) -> StudyRecords:
@@ -171,7 +171,7 @@ class StudyFolder:
             lock=lock,
             trials=trials,
             instances=self.instances(),
-            quality=self.quality_records(),
+            quality=self.read_quality_records(),
             profiles=self.profiles(),
             roof=self.roof(),
             requests_of=self.requests_of,
@@ -185,7 +185,7 @@ class StudyFolder:
     def instances(self) -> list[InstanceRecord]:
         return read_lines(self._instances, InstanceRecord, RECORD_FORMAT)
 
-    def quality_records(self) -> list[QualityRecord]:
+    def read_quality_records(self) -> list[QualityRecord]:
         return read_lines(self._quality, QualityRecord, QUALITY_FORMAT)
 
     def scores_of(self, record: QualityRecord) -> pa.Table:
@@ -194,13 +194,16 @@ class StudyFolder:
                 f"measurement {record.id} has no scored tokens: it ended as {record.outcome}"
             )
         return read_rows_strictly(
-            self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}"
+            self._find_rows_file(record.scores_file),
+            SCORE_COLUMNS,
+            None,
+            f"measurement {record.id}",
         )
 
     def material(self, model: str) -> QualityMaterial | None:
         """Return the requests to the variants of a model, by its name in the plan, or None."""
         return _read_if_there(
-            self.quality / _material_name(model), QualityMaterial, QUALITY_FORMAT, _RESTORE
+            self.quality / _format_material_name(model), QualityMaterial, QUALITY_FORMAT, _RESTORE
         )
 
     def profiles(self) -> list[OperatorProfile]:
@@ -218,11 +221,11 @@ class StudyFolder:
             )
         tables = []
         for name in (trial.requests_file, *trial.more_request_files):
-            path = self._rows_file(name)
+            path = self._find_rows_file(name)
             tables.append(read_rows_strictly(path, REQUEST_COLUMNS, columns, f"trial {trial.id}"))
         return pa.concat_tables(tables)
 
-    def _rows_file(self, name: str) -> Path:
+    def _find_rows_file(self, name: str) -> Path:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise StoreError(
                 f"a record of {self.path} names rows outside of it ({name}); remove that record"
@@ -244,9 +247,9 @@ class StudyFolder:
         A new run would overwrite them, or mix them with its own results.
         """
         paths = [self._trials, self._instances, self._quality, self.roof_file, self.report]
-        paths += _matching(self.requests, _REQUEST_ROWS)
-        paths += _matching(self.quality, _SCORES)
-        paths += _matching(self.profiles_folder, _PROFILE)
+        paths += _list_matching(self.requests, _REQUEST_ROWS)
+        paths += _list_matching(self.quality, _SCORES)
+        paths += _list_matching(self.profiles_folder, _PROFILE)
         for path in paths:
             if path.exists():
                 raise StoreError(
@@ -292,11 +295,11 @@ class Writer:
             self._drop_orphans()
         for path in (folder.logs, folder.requests, folder.quality):
             self._files.make_folder(path.name)
-        self._next_trial = _next_id(folder.trials())
-        self._next_quality = _next_id(folder.quality_records())
+        self._next_trial = _find_next_id(folder.trials())
+        self._next_quality = _find_next_id(folder.read_quality_records())
         # A start that was killed has only a log, but logs may have been removed to save space.
-        recorded = _next_id(folder.instances())
-        self._next_instance = max(recorded, _next_number(folder.logs, _LOG))
+        recorded = _find_next_id(folder.instances())
+        self._next_instance = max(recorded, _find_next_number(folder.logs, _LOG))
 
     def __exit__(
         self,
@@ -331,7 +334,7 @@ class Writer:
             "requests_file": requests_file,
             "more_request_files": files[1:],
         }
-        return self._appended(self.folder._trials, draft, update)
+        return self._append_updated(self.folder._trials, draft, update)
 
     def _keep_parts(self, trial_id: str, rows: RequestParts | None) -> tuple[str, ...]:
         """Store the parts and return the names of their files, relative to the folder."""
@@ -343,7 +346,7 @@ class Writer:
             if number:
                 name = f"requests/{trial_id}.{number}.parquet"
             if isinstance(part, bytes):
-                with self._files.replacing(name) as file:
+                with self._files.open_replacement(name) as file:
                     file.write(part)
             else:
                 self._files.move_in(part, name)
@@ -356,13 +359,13 @@ class Writer:
         self._next_quality += 1
         scores_file = self._write_rows(f"quality/{record_id}.parquet", scores)
         update = {"id": record_id, "scores_file": scores_file}
-        return self._appended(self.folder._quality, draft, update)
+        return self._append_updated(self.folder._quality, draft, update)
 
     def _write_rows(self, name: str, rows: pa.Table | None) -> str | None:
         """Return the name of the file, relative to the folder. None if there are no rows."""
         if rows is None:
             return None
-        with self._files.replacing(name) as file:
+        with self._files.open_replacement(name) as file:
             pq.write_table(rows, file, compression="zstd")
         return name
 
@@ -385,13 +388,15 @@ class Writer:
         self.write_lock(records.lock)
 
     def write_material(self, model: str, material: QualityMaterial) -> None:
-        self._files.write(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
+        self._files.write(
+            f"quality/{_format_material_name(model)}", material.model_dump_json() + "\n"
+        )
 
     def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
         """Give the profile its id, move its trace into the folder, then write its file."""
-        profile_id = f"p{_next_number(self.folder.profiles_folder, _PROFILE):04d}"
+        profile_id = f"p{_find_next_number(self.folder.profiles_folder, _PROFILE):04d}"
         trace_file = f"profiles/{profile_id}.trace.json.gz"
-        with self._files.replacing(trace_file) as target, trace.open("rb") as source:
+        with self._files.open_replacement(trace_file) as target, trace.open("rb") as source:
             shutil.copyfileobj(source, target)
         trace.unlink()
         profile = draft.model_copy(update={"id": profile_id, "trace_file": trace_file})
@@ -415,7 +420,7 @@ class Writer:
     def write_lock(self, lock: Lock) -> None:
         self._files.write(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
 
-    def _appended(self, lines: Path, draft: R, update: Mapping[str, object]) -> R:
+    def _append_updated(self, lines: Path, draft: R, update: Mapping[str, object]) -> R:
         """Append the draft with its final fields. Its line makes the record exist, so it comes
         last.
         """
@@ -444,7 +449,7 @@ class Writer:
         recorded: set[str | None] = set()
         for trial in self.folder.trials():
             recorded |= {trial.requests_file, *trial.more_request_files}
-        recorded |= {record.scores_file for record in self.folder.quality_records()}
+        recorded |= {record.scores_file for record in self.folder.read_quality_records()}
         kept = frozenset(Path(name).name for name in recorded if name is not None)
         self._files.remove_matching("requests", _REQUEST_ROWS, kept)
         self._files.remove_matching("quality", _SCORES, kept)
@@ -459,11 +464,11 @@ def _read_if_there(path: Path, kind: type[R], newest: int, advice: str) -> R | N
     return read_record_file(path, kind, newest, advice)
 
 
-def _next_id(records: Iterable[TrialRecord | QualityRecord | InstanceRecord]) -> int:
+def _find_next_id(records: Iterable[TrialRecord | QualityRecord | InstanceRecord]) -> int:
     return parse_next_record_number(record.id for record in records)
 
 
-def _why_not(path: Path) -> str:
+def _explain_refusal(path: Path) -> str:
     """Return what a path is instead of a study folder, and what to do."""
     if path.is_file():
         return f": it is a file; give the folder that `bitbench run {path}` fills"
@@ -476,20 +481,20 @@ def _why_not(path: Path) -> str:
     return f" (no study.yaml in it); `bitbench run STUDY --into {path}` fills one"
 
 
-def _material_name(model: str) -> str:
+def _format_material_name(model: str) -> str:
     return f"windows-{model.replace('/', '--')}.json"
 
 
-def _matching(folder: Path, names: re.Pattern[str]) -> list[Path]:
+def _list_matching(folder: Path, names: re.Pattern[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     return [path for path in sorted(folder.iterdir()) if names.fullmatch(path.name)]
 
 
-def _next_number(folder: Path, names: re.Pattern[str]) -> int:
+def _find_next_number(folder: Path, names: re.Pattern[str]) -> int:
     """Return the number after the highest in the names of a folder, whatever has them."""
     highest = 0
-    for path in _matching(folder, names):
+    for path in _list_matching(folder, names):
         if match := names.fullmatch(path.name):
             highest = max(highest, int(match[1]))
     return highest + 1

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bitbench.records.arrow_tables import study_arrow_table, table_schema
+from bitbench.records.arrow_tables import make_arrow_table, make_table_schema
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import BitbenchError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes
@@ -25,13 +25,13 @@ _FOLDER = "tables"
 _MADE_FROM = ("lock.json", "instances.jsonl", "quality.jsonl", "trials.jsonl")
 _NAME = re.compile(rf"({'|'.join(KEPT_TABLES)})-[0-9a-f]{{32}}\.parquet", re.ASCII)
 _COLUMNS = repr(
-    [table_schema(name) for name in KEPT_TABLES]
+    [make_table_schema(name) for name in KEPT_TABLES]
 ).encode()  # of this version of bitbench
 
 
 def find_kept_table(folder: Path, records_hash: str, name: str) -> Path | None:
     """Return the path of a table. None if it is missing or was made from other records."""
-    path = folder / _FOLDER / _file_name(records_hash, name)
+    path = folder / _FOLDER / _format_file_name(records_hash, name)
     if path.is_file():
         return path
     return None
@@ -53,25 +53,25 @@ def write_kept_tables(folder: StudyFolder) -> None:
     if not folder.lock_file.is_file():
         return
     records_hash = hash_records(folder.path)
-    names = {name: _file_name(records_hash, name) for name in KEPT_TABLES}
+    names = {name: _format_file_name(records_hash, name) for name in KEPT_TABLES}
     if all((folder.path / _FOLDER / name).is_file() for name in names.values()):
         return
     try:
         records = folder.read()
-        tables = {name: study_arrow_table(records, name).drop_columns(["folder"]) for name in names}
+        tables = {name: make_arrow_table(records, name).drop_columns(["folder"]) for name in names}
     except BitbenchError:
         return  # a report or a query explains the error
     files = SafeFolder(folder.path)
     files.make_folder(_FOLDER)
     files.remove_matching(_FOLDER, _NAME)
     for table, name in names.items():
-        with files.replacing(f"{_FOLDER}/{name}") as file:
+        with files.open_replacement(f"{_FOLDER}/{name}") as file:
             pq.write_table(tables[table], file, compression="zstd")
 
 
 def read_kept_table(path: Path, name: str, columns: Sequence[str]) -> pa.Table:
     """Return these columns of a table. Raise StoreError if the file is damaged or another table."""
-    expected = table_schema(name)
+    expected = make_table_schema(name)
     try:
         schema = pa.schema([expected.field(column) for column in columns])
         file = pq.ParquetFile(path)
@@ -87,5 +87,5 @@ def read_kept_table(path: Path, name: str, columns: Sequence[str]) -> pa.Table:
         ) from error
 
 
-def _file_name(records_hash: str, name: str) -> str:
+def _format_file_name(records_hash: str, name: str) -> str:
     return f"{name}-{records_hash}.parquet"

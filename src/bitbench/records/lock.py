@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from bitbench.study.base import Record
-from bitbench.study.hardware import Capability, Level, hardware_level, parse_capability
+from bitbench.study.hardware import Capability, Level, find_hardware_level, parse_capability
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan
 
@@ -74,13 +74,13 @@ class HostFacts(Record):
 
     @property
     def level(self) -> Level | None:
-        return hardware_level(self.cpu_flags)
+        return find_hardware_level(self.cpu_flags)
 
     def differences(self, other: "HostFacts") -> tuple[str, ...]:
         """Return the facts because of which two machines are not of one class."""
-        return tuple(name for name in TELLING_FACTS if not self._agrees(other, name))
+        return tuple(name for name in TELLING_FACTS if not self._is_same_fact(other, name))
 
-    def _agrees(self, other: "HostFacts", name: str) -> bool:
+    def _is_same_fact(self, other: "HostFacts", name: str) -> bool:
         if name == "memory_bytes" and self.memory_bytes and other.memory_bytes:
             return abs(self.memory_bytes / other.memory_bytes - 1) <= SAME_MEMORY
         return self.shown(name) == other.shown(name)
@@ -101,7 +101,7 @@ LOCK_FORMAT: Literal[1] = 1
 #   1  first published form
 
 
-def _changed_values(
+def _iter_changed_values(
     kind: str, before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[str]:
     for name, value in after.items():
@@ -135,12 +135,12 @@ class Lock(Record):
             now = run.host.shown(name)
             if then != now:
                 yield f"host {name}: {then or 'unknown'} then, {now or 'unknown'} now"
-        yield from self._changed_dtypes(run)
-        yield from _changed_values("environment", self.environments, run.environments)
-        yield from _changed_values("variant", self.variants, run.variants)
-        yield from _changed_values("file", self.files, run.files)
+        yield from self._iter_changed_dtypes(run)
+        yield from _iter_changed_values("environment", self.environments, run.environments)
+        yield from _iter_changed_values("variant", self.variants, run.variants)
+        yield from _iter_changed_values("file", self.files, run.files)
 
-    def _changed_dtypes(self, run: "Lock") -> Iterator[str]:
+    def _iter_changed_dtypes(self, run: "Lock") -> Iterator[str]:
         chosen = self.plan.chosen_dtypes
         chosen_now = run.plan.chosen_dtypes
         if chosen == chosen_now:
@@ -152,7 +152,7 @@ class Lock(Record):
             if then != now:
                 yield f"type that {config.name} computes in: {then} then, {now} now"
 
-    def resumed(self, run: "Lock") -> "Lock":
+    def merge_run(self, run: "Lock") -> "Lock":
         """Return this lock with the facts that a later run adds. All other facts stay."""
         return self.model_copy(
             update={

@@ -130,7 +130,7 @@ class RequestParts:
             tables.append(pq.read_table(source))
         return pa.concat_tables(tables).sort_by("request")
 
-    def packed(self) -> Self:
+    def load_parts(self) -> Self:
         """Return the same parts without files, for another machine. The files are removed."""
         contents = []
         for part in self.parts:

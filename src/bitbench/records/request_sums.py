@@ -87,8 +87,8 @@ class TimeSketch:
             return float(np.quantile(np.concatenate(self._values), share))
         reached = np.cumsum(self._counts)
         rank = share * (self.count - 1)
-        below = _bin_value(reached, math.floor(rank))
-        above = _bin_value(reached, math.ceil(rank))
+        below = _compute_bin_value(reached, math.floor(rank))
+        above = _compute_bin_value(reached, math.ceil(rank))
         return below + (above - below) * (rank - math.floor(rank))
 
     def _count_values(self) -> None:
@@ -104,7 +104,7 @@ class TimeSketch:
         self._values = []
 
 
-def _bin_value(reached: npt.NDArray[np.int64], rank: int) -> float:
+def _compute_bin_value(reached: npt.NDArray[np.int64], rank: int) -> float:
     """Return the value of the bin that contains this rank. `reached` are cumulative counts."""
     number = int(np.searchsorted(reached, rank, side="right"))
     return LOWEST_S * 2 * _RATIO**number / (1 + _RATIO)
@@ -204,13 +204,13 @@ class RequestSums:
         rows = RequestRows(table).complete()
         self.delay.add(rows.column("sent_s") - rows.planned)
         for name, sketch in self._times.items():
-            sketch.add(_values(rows, name))
+            sketch.add(_get_times(rows, name))
         sent = pc.sum(table["input_tokens"]).as_py() or 0
-        self._add_totals(_totals_of(rows, self.objectives)._replace(sent_input_tokens=sent))
+        self._add_totals(_sum_totals(rows, self.objectives)._replace(sent_input_tokens=sent))
         self._add_extents(rows)
         answered = ~np.isnan(rows.ttft)
         waits = np.column_stack([rows.planned, rows.column("first_token_s")])[answered]
-        self._waits = _unite(np.concatenate([self._waits, waits]))
+        self._waits = _merge_spans(np.concatenate([self._waits, waits]))
         self._add_course(np.column_stack([np.ones(rows.planned.size), rows.planned, rows.latency]))
 
     def merge(self, other: Self) -> None:
@@ -226,7 +226,7 @@ class RequestSums:
         for name in _EXTENTS:
             self._least[name] = min(self._least[name], other._least[name])
             self._most[name] = max(self._most[name], other._most[name])
-        self._waits = _unite(np.concatenate([self._waits, other._waits]))
+        self._waits = _merge_spans(np.concatenate([self._waits, other._waits]))
         self._add_course(other.course)
 
     def statistic(self, time: str, name: Statistic) -> float | None:
@@ -270,15 +270,15 @@ class RequestSums:
             return None
         return self._totals.good / self.requests
 
-    def per_makespan(self, total: float) -> float | None:
-        return _rate(total, self.makespan_s)
+    def compute_makespan_rate(self, total: float) -> float | None:
+        return _compute_rate(total, self.makespan_s)
 
-    def per_wait(self) -> float | None:
+    def compute_input_rate(self) -> float | None:
         """Return input tokens per second in which a request waited for its first token."""
         waited_s = float((self._waits[:, 1] - self._waits[:, 0]).sum())
-        return _rate(self._totals.answered_input_tokens, waited_s)
+        return _compute_rate(self._totals.answered_input_tokens, waited_s)
 
-    def rate_of(self, event: str) -> float | None:
+    def compute_event_rate(self, event: str) -> float | None:
         """Return the rate of scheduled requests between the first and the last event.
 
         None if all were due at once, as in a batch or a closed loop. The makespan would include
@@ -286,7 +286,7 @@ class RequestSums:
         """
         if not self._totals.scheduled or not self.length("scheduled_s"):
             return None
-        return _rate(self._totals.scheduled - 1, self.length(event))
+        return _compute_rate(self._totals.scheduled - 1, self.length(event))
 
     def _note_failure(self, table: pa.Table) -> None:
         failed = table.select(_OF_A_FAILURE).filter(pc.not_equal(table["status"], "ok"))
@@ -347,13 +347,13 @@ class RequestSums:
 _OF_A_FAILURE = ["request", "end_s", "status", "http_status", "error"]
 
 
-def _values(rows: RequestRows, time: str) -> Floats:
+def _get_times(rows: RequestRows, time: str) -> Floats:
     if time == "tpot":
         return rows.stated_tpot
     return rows.time(time)
 
 
-def _totals_of(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
+def _sum_totals(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
     inputs = rows.column("input_tokens")
     outputs = rows.output_tokens
     several = outputs > 1
@@ -364,7 +364,7 @@ def _totals_of(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
     for metric, limit in loosest.items():
         with np.errstate(invalid="ignore"):
             # NaN passes: an answer of one token has no time per further token that could be late.
-            good &= ~(_values(rows, metric) > limit)
+            good &= ~(_get_times(rows, metric) > limit)
     return _Totals(
         output_tokens=float(outputs.sum()),
         tokens=float((inputs + outputs).sum()),
@@ -377,7 +377,7 @@ def _totals_of(rows: RequestRows, objectives: Sequence[Objective]) -> _Totals:
     )
 
 
-def _unite(spans: Floats) -> Floats:
+def _merge_spans(spans: Floats) -> Floats:
     """Return the spans of time that these spans cover together, in order and without overlap."""
     if not len(spans):
         return spans
@@ -388,7 +388,7 @@ def _unite(spans: Floats) -> Floats:
     return np.column_stack([spans[begins, 0], reached[ends]])
 
 
-def _rate(total: float, seconds: float) -> float | None:
+def _compute_rate(total: float, seconds: float) -> float | None:
     """Return a rate per second. None if a count is unknown or no time passed."""
     if np.isnan(total) or total == 0 or not seconds > 0:
         return None
@@ -396,10 +396,10 @@ def _rate(total: float, seconds: float) -> float | None:
 
 
 RATES: dict[str, Callable[[RequestSums], float | None]] = {
-    "output_throughput": lambda sums: sums.per_makespan(sums.output_tokens),
-    "input_throughput": RequestSums.per_wait,
-    "overall_throughput": lambda sums: sums.per_makespan(sums._totals.tokens),
-    "request_throughput": lambda sums: sums.per_makespan(sums.completed),
-    "offered_rate": lambda sums: sums.rate_of("scheduled_s"),
-    "achieved_rate": lambda sums: sums.rate_of("scheduled_end_s"),
+    "output_throughput": lambda sums: sums.compute_makespan_rate(sums.output_tokens),
+    "input_throughput": RequestSums.compute_input_rate,
+    "overall_throughput": lambda sums: sums.compute_makespan_rate(sums._totals.tokens),
+    "request_throughput": lambda sums: sums.compute_makespan_rate(sums.completed),
+    "offered_rate": lambda sums: sums.compute_event_rate("scheduled_s"),
+    "achieved_rate": lambda sums: sums.compute_event_rate("scheduled_end_s"),
 }

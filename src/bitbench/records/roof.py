@@ -70,7 +70,7 @@ class Attainable(Record):
         return Bound.ARITHMETIC
 
 
-def attainable_under_roof(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainable:
+def compute_attainable(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainable:
     """Compute the shortest time of a step that reads and computes at the same time.
 
     Set `in_int8` if the linear layers multiply 8-bit integers.

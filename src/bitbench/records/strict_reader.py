@@ -22,7 +22,7 @@ from bitbench.study.base import RECORDED, Record
 from bitbench.study.plan import Plan
 from bitbench.util.errors import NotComparableError, RowsNotKeptError, StoreError
 from bitbench.util.files import open_to_read
-from bitbench.util.text import printable
+from bitbench.util.text import format_printable
 from bitbench.util.units import show_bytes
 
 R = TypeVar("R", bound=Record)
@@ -49,7 +49,7 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
         where = f"{path.name}:{number} in {path.parent}"
         record = parse_record(raw, kind, newest, where, advice)
         if record.id in records:
-            cause = f"the id {printable(record.id)} occurs twice"
+            cause = f"the id {format_printable(record.id)} occurs twice"
             raise StoreError(f"{where} is damaged and cannot be read: {cause}; {advice}")
         records[record.id] = record
     return list(records.values())
@@ -80,7 +80,7 @@ def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _make_unreadable_error(path, error) from error
 
 
 def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
@@ -89,7 +89,7 @@ def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
         with open_to_read(path) as file:
             raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_RECORD_BYTES) + 1)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise _make_unreadable_error(path, error) from error
     return parse_record(raw, kind, newest, str(path), advice)
 
 
@@ -100,7 +100,7 @@ def read_rows_strictly(
 
     Raise RowsNotKeptError if the file is missing, and StoreError if it is damaged.
     """
-    schema = strict_reader_schema(kinds)
+    schema = make_arrow_schema(kinds)
     if names is None:
         names = schema.names
     later = {kind.name for kind in kinds if kind.is_later}
@@ -118,12 +118,12 @@ def read_rows_strictly(
         raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise StoreError(
-            f"{path} is damaged and cannot be read: {_first_line(error)}; remove it to continue "
+            f"{path} is damaged and cannot be read: {_get_first_line(error)}; remove it to continue "
             f"without the rows of {whose}"
         ) from error
 
 
-def strict_reader_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
+def make_arrow_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
     """Return the Arrow schema of these columns."""
     fields = []
     for column in columns:
@@ -139,19 +139,19 @@ class NewerFormatError(ValueError):
 def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
     """Parse a record. Raise StoreError with its position, the damage and the remedy."""
     try:
-        return _checked_record(raw, kind, newest)
+        return _check_record(raw, kind, newest)
     except NewerFormatError as error:
         raise StoreError(
             f"{where} was written by a newer bitbench ({error}); update bitbench"
         ) from error
     except ValueError as error:
         raise StoreError(
-            f"{where} is damaged and cannot be read: {_cause_of_damage(error)}; {advice}"
+            f"{where} is damaged and cannot be read: {_describe_damage(error)}; {advice}"
         ) from error
 
 
-def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
-    """Parse and check a record. Raise ValueError, which `_cause_of_damage` puts into words."""
+def _check_record(raw: bytes, kind: type[R], newest: int) -> R:
+    """Parse and check a record. Raise ValueError, which `_describe_damage` puts into words."""
     if len(raw) > LARGEST_RECORD_BYTES:
         raise ValueError(f"it has more than {show_bytes(LARGEST_RECORD_BYTES)}")
     content = from_json(raw, allow_inf_nan=False)
@@ -200,19 +200,19 @@ def refuse_reading_unplanned_points(
         )
 
 
-def _cause_of_damage(error: ValueError) -> str:
+def _describe_damage(error: ValueError) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}"
-    return _first_line(error)
+    return _get_first_line(error)
 
 
-def _first_line(error: Exception) -> str:
+def _get_first_line(error: Exception) -> str:
     message = str(error).strip() or type(error).__name__
     return message.splitlines()[0].rstrip(".")
 
 
-def _unreadable(path: Path, error: OSError) -> StoreError:
+def _make_unreadable_error(path: Path, error: OSError) -> StoreError:
     return StoreError(
         f"{path} cannot be read ({error.strerror}); make it readable, or restore it from a copy"
     )

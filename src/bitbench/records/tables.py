@@ -114,11 +114,11 @@ class StudyTable:
     columns: tuple[TableColumn, ...]
 
 
-def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
+def _make_column(path: str, name: str, kind: str, meaning: str) -> TableColumn:
     return TableColumn(name, kind, meaning, f"{path}.{name}")
 
 
-def _meaning(column: str) -> str:
+def _find_meaning(column: str) -> str:
     metric = find_metric(column)
     assert metric is not None, f"{column} is not a figure"
     return metric.meaning
@@ -170,14 +170,14 @@ STUDIES = StudyTable(
         TableColumn(
             "baseline", "string", "config that others are compared with", "plan.study.baseline"
         ),
-        _at("host", "cpu_model", "string", "processor"),
-        _at("host", "cores", "int32", "physical cores"),
-        _at("host", "threads", "int32", "hardware threads"),
-        _at("host", "memory_bytes", "int64", "memory of the machine"),
+        _make_column("host", "cpu_model", "string", "processor"),
+        _make_column("host", "cores", "int32", "physical cores"),
+        _make_column("host", "threads", "int32", "hardware threads"),
+        _make_column("host", "memory_bytes", "int64", "memory of the machine"),
         TableColumn(
             "accelerators", "list<string>", "names of its devices", "host.accelerators.name"
         ),
-        _at("host", "os", "string", "operating system"),
+        _make_column("host", "os", "string", "operating system"),
     ),
 )
 TRIALS = StudyTable(
@@ -204,8 +204,14 @@ TRIALS = StudyTable(
         _STARTED,
         TableColumn("duration_s", "float64", "how long it took"),
         *_OUTCOME,
-        *(_at("metrics", name, "float64", _meaning(name)) for name in TrialMetrics.model_fields),
-        *(_at("memory", name, "int64", _meaning(name)) for name in Memory.model_fields),
+        *(
+            _make_column("metrics", name, "float64", _find_meaning(name))
+            for name in TrialMetrics.model_fields
+        ),
+        *(
+            _make_column("memory", name, "int64", _find_meaning(name))
+            for name in Memory.model_fields
+        ),
         TableColumn("requests", "int32", "requests that were sent"),
         TableColumn("failed_requests", "int32", "those without a complete answer"),
     ),
@@ -227,16 +233,16 @@ INSTANCES = StudyTable(
         _STARTED,
         TableColumn("ready_s", "float64", "from start to ready"),
         *_OUTCOME,
-        _at("facts", "engine_version", "string", "as the engine reports it"),
-        _at("facts", "kernels", "list<string>", "kernels it selected"),
-        _at("facts", "command", "list<string>", "how it was started, without secrets"),
-        _at("facts", "prefix_caching", "bool", "on or off"),
-        _at("facts", "weight_bytes_loaded", "int64", "weights as loaded"),
-        _at("facts", "kv_cache_bytes", "int64", "set aside for keys and values"),
-        _at("facts", "kv_cache_tokens", "int64", "tokens that fit into it"),
-        _at("facts", "kv_bytes_per_token", "int64", "keys and values of one token"),
-        _at("facts", "weight_load_s", "float64", "loading of the weights"),
-        _at("facts", "compile_s", "float64", "compilation"),
+        _make_column("facts", "engine_version", "string", "as the engine reports it"),
+        _make_column("facts", "kernels", "list<string>", "kernels it selected"),
+        _make_column("facts", "command", "list<string>", "how it was started, without secrets"),
+        _make_column("facts", "prefix_caching", "bool", "on or off"),
+        _make_column("facts", "weight_bytes_loaded", "int64", "weights as loaded"),
+        _make_column("facts", "kv_cache_bytes", "int64", "set aside for keys and values"),
+        _make_column("facts", "kv_cache_tokens", "int64", "tokens that fit into it"),
+        _make_column("facts", "kv_bytes_per_token", "int64", "keys and values of one token"),
+        _make_column("facts", "weight_load_s", "float64", "loading of the weights"),
+        _make_column("facts", "compile_s", "float64", "compilation"),
         TableColumn("idle_bytes", "int64", "host memory once ready", "memory.resident_bytes"),
     ),
 )
@@ -282,7 +288,7 @@ QUALITY = StudyTable(
         TableColumn(
             "perplexity",
             "float64",
-            f"{_meaning('perplexity')} Over the windows of `window_tokens`.",
+            f"{_find_meaning('perplexity')} Over the windows of `window_tokens`.",
         ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from bitbench.feature import offered
+from bitbench.feature import collect_offers
 
 
 class Form(StrEnum):
@@ -13,6 +13,6 @@ class Form(StrEnum):
     JSON = "json"  # the summary with its definitions, and one object per trial
 
 
-def formats() -> list[str]:
+def list_formats() -> list[str]:
     """Return the formats of the core, followed by those of features."""
-    return [*map(str, Form), *offered("formats")]
+    return [*map(str, Form), *collect_offers("formats")]

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Phrase
-from bitbench.reports.document.words import format_names, plain_words
+from bitbench.reports.document.words import format_names, format_plain_words
 from bitbench.study.plan import Config
 
 MAX_LABEL = 48
@@ -31,16 +31,16 @@ class Labels:
         shared = []
         if len(names) > 1:
             variants = [config.variant for config in distinct if "/" in config.variant]
-            model = _same(variant.partition("/")[0] for variant in variants)
+            model = _find_common(variant.partition("/")[0] for variant in variants)
             if model and all(name.startswith(f"{model}/") for name in names):
                 self._prefix = f"{model}/"
                 shared.append(f"Model: {model}.")
-            engine = _same(config.engine for config in distinct)
+            engine = _find_common(config.engine for config in distinct)
             if engine and all(name.endswith(f" @ {engine}") for name in names):
                 self._suffix = f" @ {engine}"
                 shared.append(f"Engine: {engine}.")
-        self.shared = plain_words(" ".join(shared))
-        shorts = _distinct_labels([self._strip_shared(name) for name in names], limit)
+        self.shared = format_plain_words(" ".join(shared))
+        shorts = _make_distinct_labels([self._strip_shared(name) for name in names], limit)
         self._names = dict(zip(distinct, shorts, strict=True))
 
     def __getitem__(self, config: Config) -> str:
@@ -63,7 +63,7 @@ class Labels:
         name = self._strip_shared(config.name)
         if name in self._names.values():
             name = config.name
-        return plain_words(name, self._limit) or "?"
+        return format_plain_words(name, self._limit) or "?"
 
     def format_configs(self, configs: Iterable[Config]) -> Phrase:
         """Return the labels of configs as one phrase: `a, b and c`."""
@@ -79,11 +79,11 @@ class Labels:
         return cls([*timed, *(row.config for row in summary.quality)], limit)
 
 
-def _distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
+def _make_distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
     """Shorten names to `limit` characters, and number those that are then equal."""
     labels: list[str] = []
     for name in names:
-        short = plain_words(name, limit) or "?"
+        short = format_plain_words(name, limit) or "?"
         label = short
         number = 1
         while label in labels:
@@ -93,7 +93,7 @@ def _distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
     return labels
 
 
-def _same(words: Iterable[str]) -> str | None:
+def _find_common(words: Iterable[str]) -> str | None:
     """Return the word if all are equal, else None."""
     distinct = set(words)
     return distinct.pop() if len(distinct) == 1 else None
@@ -103,7 +103,7 @@ Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
 
-def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Group items by their key, in the order in which the keys first appear."""
     groups: dict[Key, list[Item]] = {}
     for item in items:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
-from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.charts.rows import ratio_figure
-from bitbench.reports.charts.trade import trade_figure
+from bitbench.reports.charts.curves import build_load_charts
+from bitbench.reports.charts.rows import build_ratio_chart
+from bitbench.reports.charts.trade import build_trade_chart
 from bitbench.reports.document.model import (
     Block,
     Chart,
@@ -19,40 +19,48 @@ from bitbench.reports.document.model import (
     Phrase,
     Section,
 )
-from bitbench.reports.document.numbers import estimated
+from bitbench.reports.document.numbers import to_quantity
 from bitbench.reports.document.words import (
     bullets,
+    format_count,
+    format_list,
     format_names,
-    joined,
-    listing,
+    join_phrases,
     paragraph,
-    plural,
     say,
     small_print,
     strong,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.conditions import (
-    attempts_section,
-    conditions_source_paragraph,
-    configs_section,
-    host_section,
-    method_section,
-    starts_section,
+    build_attempts_section,
+    build_configs_section,
+    build_host_section,
+    build_import_paragraph,
+    build_method_section,
+    build_starts_section,
 )
-from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
-from bitbench.reports.sections.lead import Lead, answer_marks, lead, lead_parts_of_features
-from bitbench.reports.sections.memory import engine_metrics_section, memory_section
-from bitbench.reports.sections.quality import quality_section, quality_sentences
+from bitbench.reports.sections.failures import (
+    build_failures_section,
+    build_refusals_section,
+    iter_remarks,
+)
+from bitbench.reports.sections.lead import Lead, collect_answer_marks, find_lead, iter_feature_parts
+from bitbench.reports.sections.memory import build_engine_section, build_memory_section
+from bitbench.reports.sections.quality import build_quality_section, iter_quality_sentences
 from bitbench.reports.sections.ranked import (
-    objectives_section,
-    objectives_sentence,
-    ranked_estimate,
-    ranked_section_title,
-    results_section,
+    build_objectives_section,
+    build_results_section,
+    find_ranked_estimate,
+    format_objective_counts,
+    format_section_title,
 )
-from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
-from bitbench.reports.sections.workloads import workload_section
+from bitbench.reports.sections.sweep import (
+    build_sweep_section,
+    list_sweep_points,
+    list_sweep_sentences,
+)
+from bitbench.reports.sections.workloads import build_workload_section
 from bitbench.util.units import show_bytes
 
 TRADE = (
@@ -65,13 +73,13 @@ _NO_RESULT = (
 )
 
 
-def study_document(summary: StudySummary, lock: Lock) -> Document:
+def build_study_report(summary: StudySummary, lock: Lock) -> Document:
     """Return the report of a study: the answer with its charts and one table, then the details.
 
     A page shows only the titles of the details. A section without data is left out.
     """
     was_running = bool(summary.points) and all(point.was_running for point in summary.points)
-    is_sweep = bool(sweep_points(summary, was_running=was_running))
+    is_sweep = bool(list_sweep_points(summary, was_running=was_running))
     openings = []
     if not is_sweep:
         for number, part in enumerate(summary.by_model, start=1):
@@ -82,8 +90,8 @@ def study_document(summary: StudySummary, lock: Lock) -> Document:
     )
     for section in filter(None, details):
         sections.append(replace(section, is_folded=True))
-    answer = _load_answer(summary) if is_sweep else _answer(summary, lock, openings)
-    facts = _facts(lock, was_running=was_running)
+    answer = _iter_load_answer(summary) if is_sweep else _iter_answer(summary, lock, openings)
+    facts = _iter_facts(lock, was_running=was_running)
     return Document(say(summary.study.name), tuple(answer), tuple(sections), tuple(facts))
 
 
@@ -92,8 +100,8 @@ def _iter_first_sections(
 ) -> Iterator[Section | None]:
     """Yield the sections below the answer. Quality is there only if no speed was measured."""
     if is_sweep:
-        yield sweep_section(summary)
-    yield from lead_parts_of_features(summary, "section", ReportPlace.ANSWER)
+        yield build_sweep_section(summary)
+    yield from iter_feature_parts(summary, "section", ReportPlace.ANSWER)
     for opening in openings:
         yield opening.results
     if not summary.study.workloads:
@@ -112,28 +120,28 @@ def _iter_detail_sections(
     for opening in openings:
         yield from opening.details()
     if not is_sweep:
-        yield objectives_section(summary)
-    yield from lead_parts_of_features(summary, "section", ReportPlace.SPEED)
-    yield memory_section(summary)
-    yield from lead_parts_of_features(summary, "section", ReportPlace.MEMORY)
-    yield engine_metrics_section(summary)
+        yield build_objectives_section(summary)
+    yield from iter_feature_parts(summary, "section", ReportPlace.SPEED)
+    yield build_memory_section(summary)
+    yield from iter_feature_parts(summary, "section", ReportPlace.MEMORY)
+    yield build_engine_section(summary)
     if summary.study.workloads:
         yield from _iter_quality_sections(summary)
-    yield from lead_parts_of_features(summary, "section", ReportPlace.CAUSES)
-    yield failures_section(summary)
-    yield refusals_section(summary)
+    yield from iter_feature_parts(summary, "section", ReportPlace.CAUSES)
+    yield build_failures_section(summary)
+    yield build_refusals_section(summary)
     if not was_running:
-        yield starts_section(summary)
-    yield configs_section(summary, lock)
-    yield attempts_section(summary)
-    yield host_section(lock)
-    yield from lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS)
-    yield method_section(summary)
+        yield build_starts_section(summary)
+    yield build_configs_section(summary, lock)
+    yield build_attempts_section(summary)
+    yield build_host_section(lock)
+    yield from iter_feature_parts(summary, "section", ReportPlace.CONDITIONS)
+    yield build_method_section(summary)
 
 
 def _iter_quality_sections(summary: StudySummary) -> Iterator[Section | None]:
-    yield quality_section(summary)
-    yield from lead_parts_of_features(summary, "section", ReportPlace.QUALITY)
+    yield build_quality_section(summary)
+    yield from iter_feature_parts(summary, "section", ReportPlace.QUALITY)
 
 
 @dataclass(frozen=True)
@@ -148,29 +156,29 @@ class _Opening:
 
     @classmethod
     def of(cls, summary: StudySummary, number: int) -> "_Opening":
-        answer = lead(summary)
-        labels = Labels.of(summary).marked(answer_marks(summary, answer))
-        figures = [ratio_figure(summary, labels)]
-        figures += [trade_figure(summary, ranking, labels) for ranking in summary.rankings[:1]]
+        answer = find_lead(summary)
+        labels = Labels.of(summary).marked(collect_answer_marks(summary, answer))
+        figures = [build_ratio_chart(summary, labels)]
+        figures += [build_trade_chart(summary, ranking, labels) for ranking in summary.rankings[:1]]
         return cls(summary, number, answer, labels, tuple(filter(None, figures)))
 
     def headline(self) -> Iterator[Block]:
         if self.lead is not None:
             model = strong(Name(self.summary.model), ": ") if self.summary.model else ()
             yield Paragraph(say(model, self.lead.headline))
-        elif figures := list(_figures_alone(self.summary)):
+        elif figures := list(_iter_single_results(self.summary)):
             config = self.summary.configs[0].config
-            yield paragraph(strong(Name(self.labels[config])), ": ", listing(figures), ".")
+            yield paragraph(strong(Name(self.labels[config])), ": ", format_list(figures), ".")
 
     def charts(self) -> Iterator[Block]:
         yield from self._own_names(map(Chart, self.figures))
 
     @property
     def results(self) -> Section | None:
-        return results_section(self.summary, self.labels)
+        return build_results_section(self.summary, self.labels)
 
     def details(self) -> Iterator[Section]:
-        for section in _speed_of(self.summary):
+        for section in _iter_speed_sections(self.summary):
             yield replace(section, blocks=tuple(self._own_names(section.blocks)))
 
     def _own_names(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -185,27 +193,29 @@ class _Opening:
                 yield block
 
 
-def _figures_alone(summary: StudySummary) -> Iterator[Phrase]:
+def _iter_single_results(summary: StudySummary) -> Iterator[Phrase]:
     """Yield the results of a config that is not compared: `35.1 [34.8, 35.4] tok/s on one`."""
     if len(summary.configs) != 1:
         return
     definition = summary.definitions[summary.primary_metric]
     for ranking in summary.rankings:
         for entry in ranking.entries:
-            result = estimated(ranked_estimate(summary, ranking, entry), definition)
+            result = to_quantity(find_ranked_estimate(summary, ranking, entry), definition)
             yield say(result, " on ", Name(ranking.workload))
 
 
-def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> Iterator[Block]:
+def _iter_answer(
+    summary: StudySummary, lock: Lock, openings: Sequence[_Opening]
+) -> Iterator[Block]:
     """Yield the answer for each model, then what to be careful with."""
     if lacking := summary.lacking:
         workloads = dict.fromkeys(point.point.workload for point in lacking)
-        count = f" {plural(len(lacking), 'point')} on "
+        count = f" {format_count(len(lacking), 'point')} on "
         yield paragraph(strong("Not complete:"), count, format_names(workloads), _NO_RESULT)
     for opening in openings:
         yield from opening.headline()
         if opening is openings[0]:
-            yield from _of_what(summary, lock)
+            yield from _iter_warnings(summary, lock)
         yield from opening.charts()
     if summary.models:
         yield paragraph(
@@ -216,31 +226,31 @@ def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> 
         if opening.lead:
             reasons += opening.lead.more
     if reasons:
-        yield Paragraph(joined(reasons, " "))
+        yield Paragraph(join_phrases(reasons, " "))
     yield from bullets(
         [
-            *remarks(summary),
-            *quality_sentences(summary),
-            *lead_parts_of_features(summary, "sentences"),
+            *iter_remarks(summary),
+            *iter_quality_sentences(summary),
+            *iter_feature_parts(summary, "sentences"),
         ]
     )
-    if (verdict := objectives_sentence(summary)) is not None:
+    if (verdict := format_objective_counts(summary)) is not None:
         yield Paragraph(verdict)
     if summary.study.description:
         yield small_print(summary.study.description)
 
 
-def _load_answer(summary: StudySummary) -> Iterator[Block]:
+def _iter_load_answer(summary: StudySummary) -> Iterator[Block]:
     """Yield the answer for one config under load, its curves, then what to be careful with."""
-    first, *others = sweep_answer(summary)
+    first, *others = list_sweep_sentences(summary)
     yield Paragraph(first)
-    yield from map(Chart, load_curve_figures(summary, Labels.of(summary)))
+    yield from map(Chart, build_load_charts(summary, Labels.of(summary)))
     yield from bullets(others)
     if summary.study.description:
         yield small_print(summary.study.description)
 
 
-def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
+def _iter_warnings(summary: StudySummary, lock: Lock) -> Iterator[Block]:
     """Yield what a reader must know before believing a number."""
     # Only the shape of these models is real.
     untrained = set()
@@ -256,33 +266,35 @@ def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
             "are those of that shape; nothing here says anything about quality.",
         )
     if summary.imported_from:
-        yield conditions_source_paragraph(summary.imported_from)
+        yield build_import_paragraph(summary.imported_from)
 
 
-def _speed_of(summary: StudySummary) -> Iterator[Section]:
+def _iter_speed_sections(summary: StudySummary) -> Iterator[Section]:
     """Yield the sections about the speed of one model."""
     labels = Labels.of(summary)
-    if figures := load_curve_figures(summary, labels):
+    if figures := build_load_charts(summary, labels):
         text = "The same shape under rising load: what is gained in throughput costs latency."
-        yield _charts(ranked_section_title("Latency against throughput", summary), text, figures)
-    yield from _trade_offs(summary, labels)
+        yield _build_charts_section(
+            format_section_title("Latency against throughput", summary), text, figures
+        )
+    yield from _iter_trade_offs(summary, labels)
     for ranking in summary.rankings:
-        yield workload_section(summary, ranking)
+        yield build_workload_section(summary, ranking)
 
 
-def _trade_offs(summary: StudySummary, labels: Labels) -> Iterator[Section]:
+def _iter_trade_offs(summary: StudySummary, labels: Labels) -> Iterator[Section]:
     """Yield the trade-offs of all workloads but the first, whose chart is part of the answer."""
-    figures = [trade_figure(summary, ranking, labels) for ranking in summary.rankings[1:]]
+    figures = [build_trade_chart(summary, ranking, labels) for ranking in summary.rankings[1:]]
     if drawn := list(filter(None, figures)):
-        title = ranked_section_title("Speed against quality or memory", summary)
-        yield _charts(title, TRADE, drawn)
+        title = format_section_title("Speed against quality or memory", summary)
+        yield _build_charts_section(title, TRADE, drawn)
 
 
-def _charts(title: Phrase, text: str, figures: Sequence[Figure]) -> Section:
+def _build_charts_section(title: Phrase, text: str, figures: Sequence[Figure]) -> Section:
     return Section(title, (paragraph(text), *map(Chart, figures)))
 
 
-def _facts(lock: Lock, *, was_running: bool) -> Iterator[tuple[str, str]]:
+def _iter_facts(lock: Lock, *, was_running: bool) -> Iterator[tuple[str, str]]:
     """Yield the machine, the day and the version.
 
     If the server was running already, this machine only sent the requests.

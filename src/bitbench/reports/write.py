@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Content = TypeVar("Content")
 
 
-def path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
+def make_path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     """Return a function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`."""
     paths = {str(folder) for folder in folders if len(folder.parts) > 1}
     if not paths:
@@ -37,17 +37,17 @@ _WITH_PATHS = {"kernels", "commands", "notes", "reason", "cause", "log_lines"}
 _LEADING = {"points", "failures", "failure", "configs", "refusals"}
 
 
-def shorten_report_paths(content: Content, shorten: Callable[[str], str]) -> Content:
+def strip_report_paths(content: Content, shorten: Callable[[str], str]) -> Content:
     """Return a summary, or a part of one, with the paths in its texts shortened."""
     result: Any = content
     if isinstance(content, str):
         result = shorten(content)
     elif isinstance(content, tuple):
-        result = tuple(shorten_report_paths(item, shorten) for item in content)
+        result = tuple(strip_report_paths(item, shorten) for item in content)
     elif isinstance(content, BaseModel):
         changes = {}
         for field in (_WITH_PATHS | _LEADING) & type(content).model_fields.keys():
-            changes[field] = shorten_report_paths(getattr(content, field), shorten)
+            changes[field] = strip_report_paths(getattr(content, field), shorten)
         result = content.model_copy(update=changes)
     return result  # type: ignore[no-any-return]
 
@@ -69,15 +69,15 @@ class StudyReport:
 
     @cached_property
     def summary(self) -> StudySummary:
-        return shorten_report_paths(summarize(self.records), self._short)
+        return strip_report_paths(summarize(self.records), self._short)
 
     @cached_property
     def document(self) -> "Document":
         """The document, for any of the renderers."""
         # The drawing of charts takes a second to import.
-        from bitbench.reports.study import study_document
+        from bitbench.reports.study import build_study_report
 
-        return study_document(self.summary, self.records.lock)
+        return build_study_report(self.summary, self.records.lock)
 
     @property
     def page(self) -> Path:
@@ -101,4 +101,4 @@ class StudyReport:
             if variant.path is not None:
                 parents = variant.path.parents
                 folders += [up.parent for up in parents if up.name in ("models", "variants")]
-        return path_shortener(folders)
+        return make_path_shortener(folders)

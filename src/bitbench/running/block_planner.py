@@ -12,17 +12,17 @@ from bitbench.analysis.budget import (
     BlockPlan,
     Design,
     VarianceComponents,
-    another_block_fits,
-    measured_variance_components,
+    choose_variance_components,
+    has_time_for_block,
     plan_blocks,
 )
-from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.precision import enough_instances
-from bitbench.analysis.ranking import ModelGroup, model_group_speeds, ranking_model_groups
+from bitbench.analysis.elapsed import collect_block_ends
+from bitbench.analysis.precision import has_enough_instances
+from bitbench.analysis.ranking import ModelGroup, collect_group_speeds, list_model_groups
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
-    points_with_open_claims,
-    primary_metric_of,
+    get_primary_metric,
+    list_undecided_points,
 )
 from bitbench.planning.estimate import Estimator
 from bitbench.records.quality import QualityRecord
@@ -61,7 +61,7 @@ class BlockPlanner:
         self._residence = residence
         self._at_once = at_once
         self._search = search
-        self._model_groups = ranking_model_groups(plan)
+        self._model_groups = list_model_groups(plan)
         self._points = frozenset(plan.points)
         self._tasks: dict[int, BlockTask] = {}
         self._trials: list[TrialRecord] = []
@@ -90,13 +90,13 @@ class BlockPlanner:
         points = self.open_points(block)
         if not points and block >= self._measure.starts.min:
             return None
-        return BlockTask(block, self._rounds(block, points), points)
+        return BlockTask(block, self._choose_rounds(block, points), points)
 
     def open_points(self, block: int) -> frozenset[Point]:
         """Return the points with an undecided question after the blocks that `basis` counts."""
         if block < self.blocks_in_any_case:
             return self._points
-        return self._undecided(self.basis(block))
+        return self._collect_undecided(self.basis(block))
 
     def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int:
         """Return the number of rounds of a block after a trial of this point.
@@ -108,15 +108,15 @@ class BlockPlanner:
         budget_s = self._measure.budget
         if budget_s is None:
             return task.rounds
-        done = progress.rounds_of(point, task.block)
+        done = progress.count_rounds(point, task.block)
         rounds = task.rounds
         if task.block == 0:
-            rounds = min(rounds, max(done, self._rounds(0, task.points)))
+            rounds = min(rounds, max(done, self._choose_rounds(0, task.points)))
         if done == 0 or not progress.is_round_complete(task.block, done):
             return rounds
-        ends_s = self._block_ends()
+        ends_s = self._compute_block_ends()
         left_s = budget_s - ends_s[task.block]
-        if self._design(task.points).round_s > left_s:
+        if self._make_design(task.points).round_s > left_s:
             return min(rounds, done)
         wants_more = done == rounds < self._measure.trials.max
         if wants_more and self._is_last(task.block, ends_s, budget_s):
@@ -147,27 +147,29 @@ class BlockPlanner:
         if self._measure.budget is None:
             return None
         last_block = max((trial.block for trial in self._trials), default=0)
-        return self._plan_blocks(self._points, self._measure.budget, self._components(last_block))
+        return self._plan_blocks(
+            self._points, self._measure.budget, self._estimate_components(last_block)
+        )
 
     def remaining_s(self) -> float:
         """Return the rest of the budget, or without one the least time that is left."""
         if self._measure.budget is None:
             return self._estimator.remaining_s() / self._at_once
-        elapsed_s = max(self._block_ends().values(), default=0.0)
+        elapsed_s = max(self._compute_block_ends().values(), default=0.0)
         return max(0.0, self._measure.budget - elapsed_s)
 
-    def _block_ends(self) -> dict[int, float]:
-        return block_ends(self._trials, self._others)
+    def _compute_block_ends(self) -> dict[int, float]:
+        return collect_block_ends(self._trials, self._others)
 
     def _is_last(self, block: int, ends_s: Mapping[int, float], budget_s: float) -> bool:
         if block + 1 < self.blocks_in_any_case:
             return False
         if block + 1 >= self._measure.starts.max:
             return True
-        block_s = ends_s[block] - _end_before(block, ends_s)
-        return not another_block_fits(ends_s[block], block_s, budget_s)
+        block_s = ends_s[block] - _find_end_before(block, ends_s)
+        return not has_time_for_block(ends_s[block], block_s, budget_s)
 
-    def _standings(self, blocks: int) -> Standings:
+    def _get_standings(self, blocks: int) -> Standings:
         """Return the analysis of each model from the records of the first blocks."""
         if blocks not in self._cached_standings:
             trials = [trial for trial in self._trials if trial.block < blocks]
@@ -181,15 +183,15 @@ class BlockPlanner:
             self._cached_standings[blocks] = standings
         return self._cached_standings[blocks]
 
-    def _undecided(self, blocks: int) -> frozenset[Point]:
+    def _collect_undecided(self, blocks: int) -> frozenset[Point]:
         """Return the points with an undecided question after this number of blocks."""
         if self._search is not None:
             return self._search(blocks)
         undecided: set[Point] = set()
-        for model_group, analysis in self._standings(blocks).items():
+        for model_group, analysis in self._get_standings(blocks).items():
             if analysis.end is not None:
                 continue
-            undecided |= points_with_open_claims(analysis, model_group.baseline)
+            undecided |= list_undecided_points(analysis, model_group.baseline)
             for point in model_group.plan.points:
                 if point.workload not in analysis.speeds and self._is_vague(point, blocks):
                     undecided.add(point)
@@ -197,15 +199,15 @@ class BlockPlanner:
 
     def _is_vague(self, point: Point, blocks: int) -> bool:
         """Return True if the metric of a point without a comparison is not yet precise enough."""
-        metric = primary_metric_of(self._plan).metric
+        metric = get_primary_metric(self._plan).metric
         groups: dict[int, list[float]] = {}
         for trial in self._trials:
             value = getattr(trial.metrics, metric)
             if trial.point == point and trial.counts and trial.block < blocks and value is not None:
                 groups.setdefault(trial.block, []).append(value)
-        return bool(groups) and not enough_instances(list(groups.values()), self._measure)
+        return bool(groups) and not has_enough_instances(list(groups.values()), self._measure)
 
-    def _rounds(self, block: int, points: frozenset[Point]) -> int:
+    def _choose_rounds(self, block: int, points: frozenset[Point]) -> int:
         """Return the best number of rounds for the time that is left, at least one.
 
         A block that does not fit at all begins only if it runs in any case.
@@ -215,8 +217,8 @@ class BlockPlanner:
         done = [task.rounds for task in self._tasks.values() if task.block < block]
         left_s = self._measure.budget
         if block > 0:
-            left_s -= _end_before(block, self._block_ends())
-        planned = self._plan_blocks(points, left_s, self._components(block), done)
+            left_s -= _find_end_before(block, self._compute_block_ends())
+        planned = self._plan_blocks(points, left_s, self._estimate_components(block), done)
         return planned.rounds if planned else 1
 
     def _plan_blocks(
@@ -229,7 +231,7 @@ class BlockPlanner:
         """Return the plan of all blocks, of which some have their `done` rounds already."""
         measure = self._measure
         return plan_blocks(
-            self._design(points),
+            self._make_design(points),
             budget_s,
             measure.confidence,
             components,
@@ -239,13 +241,13 @@ class BlockPlanner:
             most_rounds=measure.trials.max,
         )
 
-    def _components(self, blocks: int) -> VarianceComponents:
+    def _estimate_components(self, blocks: int) -> VarianceComponents:
         """Return the variance components that the first blocks show, or a first guess."""
         if blocks < 2:
             return FIRST_GUESS
-        return measured_variance_components(model_group_speeds(self._standings(blocks)))
+        return choose_variance_components(collect_group_speeds(self._get_standings(blocks)))
 
-    def _design(self, points: Collection[Point]) -> Design:
+    def _make_design(self, points: Collection[Point]) -> Design:
         """Return how long a start and a round of these points take.
 
         A baseline starts and runs once in each chunk that contains it.
@@ -257,11 +259,11 @@ class BlockPlanner:
             starts_s += number * (self._estimator.start_s(config.engine) + STOP_S)
         for point in points:
             number = times[point.config]
-            starts_s += number * self._estimator.warm_up_s(point)
+            starts_s += number * self._estimator.estimate_warm_up_s(point)
             round_s += number * (self._estimator.trial_s(point) + TOUCH_S)
         return Design(configs=max(len(times), 2), starts_s=starts_s, round_s=max(round_s, 1e-3))
 
 
-def _end_before(block: int, ends_s: Mapping[int, float]) -> float:
+def _find_end_before(block: int, ends_s: Mapping[int, float]) -> float:
     """Return when the blocks before this one had ended, in seconds, or 0 for the first."""
     return max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)

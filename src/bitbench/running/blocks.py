@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.planning.estimate import Estimator
-from bitbench.planning.plan import estimator_of
+from bitbench.planning.plan import make_estimator
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords, Writer
 from bitbench.records.quality import QualityRecord
@@ -24,13 +24,13 @@ from bitbench.running.loop import THIS_HOST, Schedule, run_study
 from bitbench.running.progress import BlockTask, Progress, Recorded
 from bitbench.running.runner import (
     StudyRun,
+    make_residence,
     refuse_other_facts,
     refuse_other_study,
-    study_residence,
 )
 from bitbench.running.trial import now
 from bitbench.study.plan import Plan, Point
-from bitbench.study.study_file import study_file_text
+from bitbench.study.study_file import format_study
 from bitbench.util.errors import StoreError, UsageError
 from bitbench.util.files import read_bytes
 
@@ -80,16 +80,16 @@ def measure_block(block: int, study: StudyRun) -> None:
     if block != 0:
         plan = plan.model_copy(update={"quality": ()})
     part = replace(study, plan=plan)
-    machine = _machine_name()
+    machine = _get_machine_name()
     task = BlockTask(block, plan.study.measure.trials.min, frozenset(plan.points))
-    with study.folder.writing() as writer, LoadWorkers() as load:
+    with study.folder.open_writer() as writer, LoadWorkers() as load:
         _refuse_other_blocks(block, study.folder)
         study.begin(writer, name=machine)
-        run = replace(part.context(load), quality=part.quality_kits(writer))
+        run = replace(part.context(load), quality=part.make_quality_kits(writer))
         schedule = Schedule(
             plan,
-            lambda _: OneBlockPlanner(task, estimator_of(plan, study.at)),
-            study_residence(plan, study.at),
+            lambda _: OneBlockPlanner(task, make_estimator(plan, study.at)),
+            make_residence(plan, study.at),
             study.folder,
             host=machine,
             first_block=block,
@@ -97,17 +97,17 @@ def measure_block(block: int, study: StudyRun) -> None:
         line = schedule.lines.newest.get(block)
         if line is not None and line.event == "begun" and line.host != machine:
             cause = f"{line.host} was lost in this block, which {machine} repeats."
-            void_block(line, cause, schedule, writer)
+            revert_block(line, cause, schedule, writer)
         study.observer.study_started(plan, schedule.measured)
         run_study(run, schedule, writer, study.copy_records)
 
 
-def void_block(line: BlockLine, cause: str, schedule: Schedule, writer: Writer) -> None:
+def revert_block(line: BlockLine, cause: str, schedule: Schedule, writer: Writer) -> None:
     """Void the records of a block whose machine was lost, unless the block is complete."""
-    incomplete = schedule.progress.configs_left(line.block)
+    incomplete = schedule.progress.list_incomplete_configs(line.block)
     if not incomplete:
         return
-    schedule.lines.void(line, cause)
+    schedule.lines.mark_void(line, cause)
     instance_id, log_file = writer.new_instance()
     writer.append_instance(
         InstanceRecord(
@@ -124,7 +124,7 @@ def void_block(line: BlockLine, cause: str, schedule: Schedule, writer: Writer) 
     schedule.reload()
 
 
-def _machine_name() -> str:
+def _get_machine_name() -> str:
     """Return the name of this machine in records."""
     return os.environ.get(MACHINE_VARIABLE) or platform.node() or THIS_HOST
 
@@ -170,7 +170,7 @@ def join_parts(parts: Sequence[Path], into: Path) -> StudyFolder:
     records = [StudyFolder.existing(path).read() for path in parts]
     records.sort(key=lambda part: min((instance.block for instance in part.instances), default=0))
     _refuse_parts(records)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         for part_records in records:
             _join(part_records, writer)
     return folder
@@ -219,9 +219,9 @@ def _join(part: StudyRecords, writer: Writer) -> None:
     if old_lock is not None:
         refuse_other_study(old_lock.plan.study, part.study)
         refuse_other_facts(old_lock, part.lock, study)
-        lock = old_lock.resumed(part.lock)
+        lock = old_lock.merge_run(part.lock)
     _refuse_double(part, study)
-    writer.write_study(study_file_text(part.study))
+    writer.write_study(format_study(part.study))
     writer.write_lock(lock)
     BlockLines(study).take(BlockLines(StudyFolder(source)))
     ids = _join_instances(part, source, writer)
@@ -236,7 +236,7 @@ def _join(part: StudyRecords, writer: Writer) -> None:
         material = StudyFolder(source).material(model)
         if material is not None:
             writer.write_material(model, material)
-    joined_scores = Counter(record.instance_id for record in study.quality_records())
+    joined_scores = Counter(record.instance_id for record in study.read_quality_records())
     for record in part.quality:
         instance_id = ids[record.instance_id]
         joined_scores[instance_id] -= 1

@@ -29,15 +29,15 @@ from bitbench.records.trial import (
 from bitbench.running.progress import Progress
 from bitbench.running.quality import (
     QualityDraft,
-    failed_quality_record,
     fill_quality_draft,
-    new_quality_record,
+    make_failed_quality_record,
+    make_quality_record,
 )
 from bitbench.running.trial import (
     ReadyInstance,
     RunContext,
     TrialDraft,
-    new_trial_record,
+    make_trial_record,
     now,
     run_trial,
     touch_before_trial,
@@ -50,7 +50,7 @@ MOST_ROUNDS = 8
 LIMIT_S = 60.0  # for all rounds of a workload together
 
 
-def wants_warm_up_round(
+def should_run_warm_up_round(
     workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool
 ) -> bool:
     """Return True if this workload needs another round of warm-up.
@@ -104,7 +104,7 @@ class Residents:
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._present
 
-    def freezes(self, config: Config) -> bool:
+    def should_freeze(self, config: Config) -> bool:
         """Return True if the instance of this config is frozen between its turns."""
         return len(self._can_freeze) > 1 and self._can_freeze[config]
 
@@ -156,7 +156,7 @@ def run_group(
         can_freeze: dict[Config, bool] = {}
         for member in group.members:
             setup = run.plan.study.engine(member.config.engine)
-            can_freeze[member.config] = run.engine_of(member.config).can_freeze(setup)
+            can_freeze[member.config] = run.get_engine(member.config).can_freeze(setup)
         residents = stack.enter_context(Residents(can_freeze))
         servers = _Servers(group, run, progress, residents, new_instance)
         present = yield from servers.start(stack)
@@ -193,11 +193,11 @@ class _Servers:
         A config on its own has no rounds, unless its block has some already. Then it gets
         additional rounds without other configs.
         """
-        number = self.progress.rounds_begun(self.group.block)
+        number = self.progress.count_begun_rounds(self.group.block)
         in_rounds = len(self.group.members) > 1 or number > 0
         while turns := self._wanted(present):
             round_number = number if in_rounds else None
-            for ready, workload in self._shuffled(turns, number):
+            for ready, workload in self._shuffle_by_seed(turns, number):
                 yield from self._take_turn(ready, workload, round_number)
             number += 1
 
@@ -209,37 +209,37 @@ class _Servers:
         In its first turn of a block a config has a second trial right after the first, without
         a freeze in between. `analysis.turns` compares the two.
         """
-        while self._can(ready, workload):
+        while self._is_turn_possible(ready, workload):
             position = 0
             with self.residents.turn(
                 ready, lambda awake: touch_before_trial(awake, self.run)
             ) as others:
                 draft = self._trial(ready, workload)
                 is_ok = draft.record.outcome is Outcome.OK
-                if round_number is not None and is_ok and self._wants_second(ready):
-                    yield _in_turn(draft, others, round_number, position)
+                if round_number is not None and is_ok and self._should_run_second(ready):
+                    yield _add_turn(draft, others, round_number, position)
                     position = 1
                     draft = self._trial(ready, workload)
-            draft = _in_turn(draft, others, round_number, position)
+            draft = _add_turn(draft, others, round_number, position)
             self._leave_if_over(ready, draft)
             yield draft
             if position or draft.record.outcome not in NOT_THE_ENGINES:
                 return
 
-    def _wants_second(self, ready: ReadyInstance) -> bool:
+    def _should_run_second(self, ready: ReadyInstance) -> bool:
         """Return True if this turn needs a second trial.
 
         Blocks of a single round have none: it would take half of their time.
         """
-        is_frozen = self.group.rounds > 1 and self.residents.freezes(ready.config)
-        return is_frozen and self.progress.wants_second(ready.config, ready.block)
+        is_frozen = self.group.rounds > 1 and self.residents.should_freeze(ready.config)
+        return is_frozen and self.progress.should_run_second(ready.config, ready.block)
 
     def _trial(self, ready: ReadyInstance, workload: Workload) -> TrialDraft:
-        earlier = self.progress.metrics_of(_point(ready, workload), ready.block)
+        earlier = self.progress.list_metrics(_make_point(ready, workload), ready.block)
         warm = self.warm.get((ready.id, workload.name))
         if warm is not None:
             earlier.insert(0, warm)
-        index = self._index(ready, workload)
+        index = self._get_next_index(ready, workload)
         return run_trial(ready, workload, "measured", index, self.run, earlier=earlier)
 
     def measure_quality(self, present: Sequence[Present]) -> Iterator[Draft]:
@@ -247,7 +247,7 @@ class _Servers:
         for member, ready in present:
             if ready.id not in self.residents:
                 continue
-            condition = self.progress.wanted_score(member.config, ready.id)
+            condition = self.progress.find_score_condition(member.config, ready.id)
             if condition is not None:
                 with self.residents.turn(ready):
                     yield self._quality(ready, condition)
@@ -279,19 +279,19 @@ class _Servers:
         try:
             endpoint = instance.wait_ready(limits.start)
         except InstanceFailed as failed:
-            yield from self._never_ready(member, record, watch.failure or failed.failure)
+            yield from self._report_failed_start(member, record, watch.failure or failed.failure)
             instance.stop()
             return None
         ready_s = time.monotonic() - started
         yield record.model_copy(
             update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()}
         )
-        vocabulary = self.run.vocabulary_of(config)
+        vocabulary = self.run.get_vocabulary(config)
         return ReadyInstance(
             instance_id, config, self.group.block, instance, endpoint, vocabulary, watch
         )
 
-    def _never_ready(
+    def _report_failed_start(
         self, member: Member, record: InstanceRecord, failure: Failure
     ) -> Iterator[Draft]:
         """Yield the failure of an instance that never became ready as the result of its points."""
@@ -299,22 +299,22 @@ class _Servers:
         for workload in member.workloads:
             point = Point(config=member.config, workload=workload.name)
             yield TrialDraft(
-                new_trial_record(
+                make_trial_record(
                     point,
                     kind="measured",
                     block=record.block,
-                    index=len(self.progress.trials_of(point, record.block)),
+                    index=len(self.progress.get_trials(point, record.block)),
                     instance_id=record.id,
                     failure=failure,
                 )
             )
-        condition = self.progress.wanted_score(member.config, record.id)
+        condition = self.progress.find_score_condition(member.config, record.id)
         # A second start counts for the noise floor only if it was made for quality alone.
         if condition is Condition.ALONE or (condition is not None and not member.workloads):
-            draft = new_quality_record(
+            draft = make_quality_record(
                 member.config, record.id, record.started_at or now(), condition
             )
-            yield QualityDraft(failed_quality_record(draft, failure, 0.0))
+            yield QualityDraft(make_failed_quality_record(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:
         """Warm up each workload: once, or until it is steady if it may compile or tune something.
@@ -325,8 +325,8 @@ class _Servers:
         with self.residents.turn(ready):
             for workload in member.workloads:
                 rounds: list[TrialRecord] = []
-                while wants_warm_up_round(workload, rounds, until_steady=until_steady):
-                    index = self._index(ready, workload)
+                while should_run_warm_up_round(workload, rounds, until_steady=until_steady):
+                    index = self._get_next_index(ready, workload)
                     draft = run_trial(
                         ready, workload, "warmup", index, self.run, warm_up_round=len(rounds)
                     )
@@ -345,23 +345,27 @@ class _Servers:
         for member, ready in present:
             if ready.id in self.residents:
                 turns += [(ready, workload) for workload in member.workloads]
-        due = [turn for turn in turns if self._wants(*turn)]
+        due = [turn for turn in turns if self._is_turn_due(*turn)]
         compared = {workload.name for ready, workload in due if ready.config != baseline}
         for ready, workload in turns:
             is_compared = ready.config == baseline and workload.name in compared
-            if is_compared and not self._wants(ready, workload) and self._can(ready, workload):
+            if (
+                is_compared
+                and not self._is_turn_due(ready, workload)
+                and self._is_turn_possible(ready, workload)
+            ):
                 due.append((ready, workload))
         return due
 
-    def _wants(self, ready: ReadyInstance, workload: Workload) -> bool:
-        return self.progress.wants_trial(_point(ready, workload), ready.block)
+    def _is_turn_due(self, ready: ReadyInstance, workload: Workload) -> bool:
+        return self.progress.is_trial_due(_make_point(ready, workload), ready.block)
 
-    def _can(self, ready: ReadyInstance, workload: Workload) -> bool:
-        return ready.id in self.residents and self.progress.accepts_trial(
-            _point(ready, workload), ready.block
+    def _is_turn_possible(self, ready: ReadyInstance, workload: Workload) -> bool:
+        return ready.id in self.residents and self.progress.is_trial_possible(
+            _make_point(ready, workload), ready.block
         )
 
-    def _shuffled(self, turns: list[Turn], number: int) -> Iterator[Turn]:
+    def _shuffle_by_seed(self, turns: list[Turn], number: int) -> Iterator[Turn]:
         """Yield the turns of a round in a new order.
 
         It goes workload by workload, so that the trials to compare are close together in time.
@@ -376,9 +380,9 @@ class _Servers:
             random.shuffle(by_workload[name])
             yield from by_workload[name]
 
-    def _index(self, ready: ReadyInstance, workload: Workload) -> int:
+    def _get_next_index(self, ready: ReadyInstance, workload: Workload) -> int:
         """Return the index of the next trial in the block."""
-        return len(self.progress.trials_of(_point(ready, workload), ready.block))
+        return len(self.progress.get_trials(_make_point(ready, workload), ready.block))
 
     def _leave_if_over(self, ready: ReadyInstance, draft: TrialDraft) -> bool:
         """Stop the instance if no further trial can run in it, and return whether it was stopped.
@@ -398,9 +402,9 @@ class _Servers:
         measured = fill_quality_draft(
             ready.endpoint,
             plan=run.plan,
-            engine=run.engine_of(ready.config),
+            engine=run.get_engine(ready.config),
             kit=run.quality[run.plan.variant(ready.config.variant).model],
-            draft=new_quality_record(ready.config, ready.id, now(), condition),
+            draft=make_quality_record(ready.config, ready.id, now(), condition),
             on_step=lambda step: run.observer.quality_running(ready.config, step),
         )
         record = measured.record
@@ -410,14 +414,16 @@ class _Servers:
         failure = ready.explain(reported, "measured")
         if failure is None:
             return measured
-        return QualityDraft(failed_quality_record(record, failure, record.duration_s))
+        return QualityDraft(make_failed_quality_record(record, failure, record.duration_s))
 
 
-def _in_turn(draft: TrialDraft, others: int, round_number: int | None, position: int) -> TrialDraft:
+def _add_turn(
+    draft: TrialDraft, others: int, round_number: int | None, position: int
+) -> TrialDraft:
     """Return the draft with its round, its position in the turn and the number of residents."""
     circumstances = {"residents": others, "round": round_number, "turn": position}
     return TrialDraft(draft.record.model_copy(update=circumstances), draft.rows)
 
 
-def _point(ready: ReadyInstance, workload: Workload) -> Point:
+def _make_point(ready: ReadyInstance, workload: Workload) -> Point:
     return Point(config=ready.config, workload=workload.name)

@@ -17,9 +17,9 @@ from bitbench.ports import Observer
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.running.group import Draft, run_group
-from bitbench.running.progress import BlockTask, Progress, Recorded, repeatable_rejections
+from bitbench.running.progress import BlockTask, Progress, Recorded, list_repeatable_rejections
 from bitbench.running.quality import QualityDraft
 from bitbench.running.residence import Residence
 from bitbench.running.trial import RunContext, TrialDraft
@@ -64,16 +64,16 @@ class Schedule:
         self.residence = residence
         self.host = host
         self.lines = BlockLines(folder)
-        recorded = self._recorded()
+        recorded = self._read_records()
         # An earlier call gave these trials up because of the machine. This call tries them again.
-        self.repeatable = repeatable_rejections(recorded)
+        self.repeatable = list_repeatable_rejections(recorded)
         self._begin_with(recorded)
 
     def reload(self) -> None:
         """Rebuild the schedule from the folder, after a lost machine has voided the records of a
         block.
         """
-        self._begin_with(self._recorded())
+        self._begin_with(self._read_records())
 
     def _begin_with(self, recorded: Sequence[Recorded]) -> None:
         self.trials: list[TrialRecord] = []
@@ -82,14 +82,18 @@ class Schedule:
         self.progress = Progress(self._plan, self.repeatable)
         for line in self.lines.newest.values():
             if line.event != "void":
-                self.begin(self.task_of(line))
+                self.begin(self.make_task(line))
         for record in recorded:
             self.add(record)
 
-    def _recorded(self) -> list[Recorded]:
-        return [*self._folder.trials(), *self._folder.quality_records(), *self._folder.instances()]
+    def _read_records(self) -> list[Recorded]:
+        return [
+            *self._folder.trials(),
+            *self._folder.read_quality_records(),
+            *self._folder.instances(),
+        ]
 
-    def task_of(self, line: BlockLine) -> BlockTask:
+    def make_task(self, line: BlockLine) -> BlockTask:
         """Return the task that a line of `blocks.jsonl` describes."""
         return BlockTask(line.block, line.rounds, frozenset(self._plan.points) - set(line.decided))
 
@@ -134,7 +138,7 @@ class Schedule:
     def _check_same_host(self, line: BlockLine) -> None:
         """Raise StoreError if another machine has begun this block and not finished it."""
         is_elsewhere = line.event == "begun" and line.host != self.host
-        if is_elsewhere and self.progress.configs_left(line.block):
+        if is_elsewhere and self.progress.list_incomplete_configs(line.block):
             raise StoreError(
                 f"block {line.block} was begun on {line.host}; resume it there, or resume with --on"
             )
@@ -184,7 +188,7 @@ class _Rejections:
         """Raise BusyMachineError if all trials of the block so far were rejected."""
         if self._rejected and not self._has_others:
             raise BusyMachineError(
-                f"stopped: {plural(len(self._rejected), 'trial')} of {len(self._rejected)} were "
+                f"stopped: {format_count(len(self._rejected), 'trial')} of {len(self._rejected)} were "
                 f"rejected ({self._rejected[-1].cause}); "
                 f"free the machine, then resume with --into {self._folder}"
             )
@@ -208,7 +212,7 @@ def run_study(
             _measure_group(group, run, schedule, writer, rejections)
             after_group()
         rejections.end()
-    while (group := schedule.progress.next_quality()) is not None:
+    while (group := schedule.progress.find_next_quality()) is not None:
         _measure_group(group, run, schedule, writer)
         after_group()
 

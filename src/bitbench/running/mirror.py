@@ -86,22 +86,22 @@ class PlaceAtUrl:
         def copy(name: str) -> None:
             with (
                 self.files.open_input_stream(f"{self.path}/{name}") as source,
-                into.replacing(name) as file,
+                into.open_replacement(name) as file,
             ):
                 shutil.copyfileobj(source, file, 2**20)
 
-        _each(copy, names)
+        _run_for_each(copy, names)
 
     def put(self, name: str, file: Path) -> None:
         """Upload a file, whole or not at all: a store shows an object once it is closed."""
         if isinstance(self.files, fs.LocalFileSystem):
-            target = SafeFolder(Path(self.path)).replacing(name)
+            target = SafeFolder(Path(self.path)).open_replacement(name)
         else:
             target = self.files.open_output_stream(f"{self.path}/{name}")
         with open_to_read(file) as source, target as out:
             shutil.copyfileobj(source, out, 2**20)
 
-    def say_unreachable(self, error: OSError) -> str:
+    def describe_unreachable(self, error: OSError) -> str:
         """Return a sentence without the server's words, which may repeat what it was sent."""
         aws_error = _AWS_ERROR.search(str(error))
         if aws_error is not None:
@@ -139,7 +139,7 @@ class Mirror:
         try:
             self._fetch()
         except OSError as error:
-            raise self._unreachable(error) from error
+            raise self._make_unreachable_error(error) from error
 
     def _fetch(self) -> None:
         remote = self._place.list_files()
@@ -154,10 +154,10 @@ class Mirror:
         lock = parse_record(content, Lock, LOCK_FORMAT, name_in_messages, "give another place")
         files = SafeFolder(self._folder.path)
         # Opening the writer removes orphans: otherwise another run may give a row the same number.
-        with self._folder.writing():
+        with self._folder.open_writer():
             local_lock = self._folder.lock()
             if local_lock is not None and local_lock.created_at != lock.created_at:
-                raise self._other_study()
+                raise self._make_other_study_error()
             if local_lock is None:
                 self._refuse_other_file(remote)
             elif self._compare_lines(remote) >= 0:
@@ -173,8 +173,8 @@ class Mirror:
 
         Rows that a line names are the same if their size is.
         """
-        local = _here(self._folder.path)
-        rows = self._rows_of_lines()
+        local = _list_local_files(self._folder.path)
+        rows = self._collect_row_names()
         missing: list[str] = []
         for name, info in remote.items():
             is_same = name in local and name in rows and local[name][0] == info.size
@@ -187,11 +187,13 @@ class Mirror:
         try:
             self._push()
         except OSError as error:
-            raise self._unreachable(error) from error
+            raise self._make_unreachable_error(error) from error
         self._is_open = True
 
-    def _unreachable(self, error: OSError) -> StoreError:
-        return StoreError(f"{self._place.say_unreachable(error)}; check the place and the keys")
+    def _make_unreachable_error(self, error: OSError) -> StoreError:
+        return StoreError(
+            f"{self._place.describe_unreachable(error)}; check the place and the keys"
+        )
 
     def push(self, *, is_last: bool = False) -> None:
         """Upload what is new. Retry a failed upload later, and at the end in any case."""
@@ -215,19 +217,19 @@ class Mirror:
             advice = "the run goes on, and tries again"
             if is_last:
                 advice = "the same command copies what is missing"
-            self._observer.warn(f"{self._place.say_unreachable(error)}: {advice}")
+            self._observer.warn(f"{self._place.describe_unreachable(error)}: {advice}")
         self._is_failing = True
         self._left = None
         now = time.monotonic()
         self._not_before = now + REST * (now - began)
 
     def _push(self) -> None:
-        remote = self._place.list_files() if self._left is None else self._lines_there()
-        if self._left is None or self._left != _marks(remote):
+        remote = self._place.list_files() if self._left is None else self._list_remote_lines()
+        if self._left is None or self._left != _get_line_states(remote):
             if self._compare_lines(remote) < 0:
-                raise self._other_study()
-            self._know(remote)
-        local = _here(self._folder.path)
+                raise self._make_other_study_error()
+            self._update_mirrored(remote)
+        local = _list_local_files(self._folder.path)
         new = [name for name, state in local.items() if self._mirrored.get(name) != state]
         documents = [name for name in _DOCUMENTS if name in new]
         self._copy(documents, local)
@@ -235,28 +237,28 @@ class Mirror:
         for name in _LINES:
             if name in new:
                 self._copy([name], local)
-        self._left = _marks(self._lines_there())
+        self._left = _get_line_states(self._list_remote_lines())
 
     def _copy(self, names: Iterable[str], local: FileStates) -> None:
         def copy(name: str) -> None:
             self._place.put(name, self._folder.path / name)
             self._mirrored[name] = local[name]
 
-        _each(copy, names)
+        _run_for_each(copy, names)
 
-    def _lines_there(self) -> dict[str, fs.FileInfo]:
+    def _list_remote_lines(self) -> dict[str, fs.FileInfo]:
         """Return the files of record lines that the mirror has."""
         paths = [f"{self._place.path}/{name}" for name in _LINES]
         infos = zip(_LINES, self._place.files.get_file_info(paths), strict=True)
         return {name: info for name, info in infos if info.type is fs.FileType.File}
 
-    def _know(self, remote: dict[str, fs.FileInfo]) -> None:
+    def _update_mirrored(self, remote: dict[str, fs.FileInfo]) -> None:
         """Find out which rows need no copy, because a line in the mirror names them.
 
         Other rows there may be from a run that was killed.
         """
-        rows = _rows_in(self._place.read(name) for name in _LINES if name in remote)
-        local = _here(self._folder.path)
+        rows = _parse_row_names(self._place.read(name) for name in _LINES if name in remote)
+        local = _list_local_files(self._folder.path)
         self._mirrored = {}
         for name in rows:
             if name in local and name in remote and local[name][0] == remote[name].size:
@@ -270,14 +272,14 @@ class Mirror:
         more_here = False
         more_there = False
         for name in _LINES:
-            mirrored = _whole_lines(self._place.read(name)) if name in remote else b""
-            local = _whole_lines(_content(self._folder.path / name))
+            mirrored = _trim_torn_line(self._place.read(name)) if name in remote else b""
+            local = _trim_torn_line(_read_content(self._folder.path / name))
             if not local.startswith(mirrored) and not mirrored.startswith(local):
-                raise self._other_study()
+                raise self._make_other_study_error()
             more_here |= len(local) > len(mirrored)
             more_there |= len(mirrored) > len(local)
         if more_here and more_there:
-            raise self._other_study()
+            raise self._make_other_study_error()
         return int(more_here) - int(more_there)
 
     def _refuse_other_file(self, remote: dict[str, fs.FileInfo]) -> None:
@@ -289,12 +291,12 @@ class Mirror:
         if not file.exists() or "study.yaml" not in remote:
             return
         if read_bytes(file) != self._place.read("study.yaml"):
-            raise self._other_study()
+            raise self._make_other_study_error()
 
-    def _rows_of_lines(self) -> set[str]:
-        return _rows_in(_content(self._folder.path / name) for name in _LINES)
+    def _collect_row_names(self) -> set[str]:
+        return _parse_row_names(_read_content(self._folder.path / name) for name in _LINES)
 
-    def _other_study(self) -> StoreError:
+    def _make_other_study_error(self) -> StoreError:
         return StoreError(
             f"{self._place.safe_url} has records of another run than {self._folder.path}; "
             "give another place, or another folder with --into"
@@ -311,7 +313,7 @@ def _is_ours(name: str) -> bool:
     return name in _DOCUMENTS or name in _LINES
 
 
-def _here(folder: Path) -> FileStates:
+def _list_local_files(folder: Path) -> FileStates:
     """Return the plain files of a study folder that belong into a mirror."""
     paths = [folder / name for name in (*_DOCUMENTS, *_LINES)]
     for below in _FOLDERS:
@@ -325,7 +327,7 @@ def _here(folder: Path) -> FileStates:
     return states
 
 
-def _marks(remote: dict[str, fs.FileInfo]) -> FileStates:
+def _get_line_states(remote: dict[str, fs.FileInfo]) -> FileStates:
     """Return size and time of the record lines in a mirror, to notice if another run writes."""
     marks: FileStates = {}
     for name in _LINES:
@@ -334,21 +336,21 @@ def _marks(remote: dict[str, fs.FileInfo]) -> FileStates:
     return marks
 
 
-def _rows_in(contents: Iterable[bytes]) -> set[str]:
+def _parse_row_names(contents: Iterable[bytes]) -> set[str]:
     """Return the names of the files of rows that these lines mention."""
     return {name.decode() for content in contents for name in _ROWS.findall(content)}
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     return read_bytes(path) if path.exists() else b""
 
 
-def _whole_lines(content: bytes) -> bytes:
+def _trim_torn_line(content: bytes) -> bytes:
     """Return the content without an incomplete last line."""
     return content[: content.rfind(b"\n") + 1]
 
 
-def _each(work: Callable[[str], None], names: Iterable[str]) -> None:
+def _run_for_each(work: Callable[[str], None], names: Iterable[str]) -> None:
     """Call `work` for each name in a few threads, and raise its first error."""
     with ThreadPoolExecutor(COPIES_AT_ONCE) as workers:
         try:

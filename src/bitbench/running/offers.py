@@ -5,13 +5,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from bitbench.feature import offered
+from bitbench.feature import collect_offers
 from bitbench.ports import LoadClient
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, LoadProgress, TrialRecord
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.errors import UsageError
-from bitbench.util.text import visible
+from bitbench.util.text import escape_hidden
 
 if TYPE_CHECKING:
     from bitbench.running.runner import StudyRun
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Executor = Callable[["StudyRun"], None]
 
 
-def executor_at(address: str) -> Executor:
+def load_executor(address: str) -> Executor:
     """Return the executor for an address such as ray://HEAD:PORT. Raise UsageError if none fits."""
-    executor: Executor = _on("executors", address)(address)
+    executor: Executor = _load_offer("executors", address)(address)
     return executor
 
 
@@ -35,21 +35,23 @@ def load_client(
     `nodes` defaults to all of these machines. Raise UsageError for options that do not fit.
     """
     # These two import pyarrow, which no other function here needs.
-    from bitbench.engines.endpoint import endpoint_api_key
+    from bitbench.engines.endpoint import read_endpoint_api_key
     from bitbench.loadgen.workers import LoadWorkers
 
     if on is None and nodes is not None:
         raise UsageError("--nodes says how many machines of --on send requests; give --on too")
     if on is None:
         return LoadWorkers()
-    has_key = bool(endpoint_api_key(api_key_env))
-    client: AbstractContextManager[LoadClient] = _on("load_clients", on)(on, nodes, has_key=has_key)
+    has_key = bool(read_endpoint_api_key(api_key_env))
+    client: AbstractContextManager[LoadClient] = _load_offer("load_clients", on)(
+        on, nodes, has_key=has_key
+    )
     return client
 
 
-def _on(group: str, address: str) -> Any:
+def _load_offer(group: str, address: str) -> Any:
     """Return what a feature offers for the scheme of this address."""
-    by_scheme = offered(group)
+    by_scheme = collect_offers(group)
     scheme = address.partition(":")[0]
     if scheme in by_scheme:
         return by_scheme[scheme].load()
@@ -66,7 +68,7 @@ class _VisibleFilter(logging.Filter):
     """A filter that escapes control characters: a log is often a terminal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg = visible(record.getMessage())
+        record.msg = escape_hidden(record.getMessage())
         record.args = ()
         return True
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from bitbench.analysis.ranking import baselines_of
+from bitbench.analysis.ranking import collect_baselines
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
@@ -44,7 +44,7 @@ class BlockTask:
     points: frozenset[Point]
 
 
-def repeatable_rejections(records: Collection[Recorded]) -> frozenset[str]:
+def list_repeatable_rejections(records: Collection[Recorded]) -> frozenset[str]:
     """Return the ids of records that the machine spoiled in earlier calls, to be tried again.
 
     The machine may be free by now. A trial is not repeated if another config of its block ran
@@ -69,11 +69,11 @@ class Progress:
     """The records and decisions of a study. It answers what a block still lacks."""
 
     def __init__(self, plan: Plan, repeatable: Collection[str] = ()) -> None:
-        """`repeatable` has ids of records that do not count (see `repeatable_rejections`)."""
+        """`repeatable` has ids of records that do not count (see `list_repeatable_rejections`)."""
         self._plan = plan
         self._configs = plan.configs
         self._repeatable = repeatable
-        self._baseline_of = baselines_of(plan)
+        self._baseline_of = collect_baselines(plan)
         self._points: dict[Config, list[Point]] = defaultdict(list)
         for point in plan.points:
             self._points[point.config].append(point)
@@ -114,10 +114,10 @@ class Progress:
             if record.outcome is Outcome.OK:
                 self._scored_in[record.config] = record.instance_id
 
-    def trials_of(self, point: Point, block: int) -> Sequence[TrialRecord]:
+    def get_trials(self, point: Point, block: int) -> Sequence[TrialRecord]:
         return self._trials[point][block]
 
-    def metrics_of(self, point: Point, block: int) -> list[TrialMetrics]:
+    def list_metrics(self, point: Point, block: int) -> list[TrialMetrics]:
         """Return the metrics of all attempts at a point, for the verdict on a late client.
 
         Attempts on a machine that was lost are left out.
@@ -125,28 +125,28 @@ class Progress:
         trials = self._trials[point][block]
         return [trial.metrics for trial in trials if trial.outcome is not Outcome.LOST]
 
-    def wants_second(self, config: Config, block: int) -> bool:
+    def should_run_second(self, config: Config, block: int) -> bool:
         """Return True if no turn of this config had a second trial in this block."""
         for point in self._points[config]:
             if any(trial.turn for trial in self._trials[point][block]):
                 return False
         return True
 
-    def rounds_of(self, point: Point, block: int) -> int:
+    def count_rounds(self, point: Point, block: int) -> int:
         """Return how many trials of a point count. The second trial of a turn does not."""
         count = 0
         for trial in self._trials[point][block]:
             count += trial.outcome is Outcome.OK and trial.turn == 0
         return count
 
-    def wants_trial(self, point: Point, block: int) -> bool:
+    def is_trial_due(self, point: Point, block: int) -> bool:
         """Return True if this point needs another trial in this block."""
         task = self._tasks[block]
-        if point not in task.points or self.rounds_of(point, block) >= task.rounds:
+        if point not in task.points or self.count_rounds(point, block) >= task.rounds:
             return False
-        return self.accepts_trial(point, block)
+        return self.is_trial_possible(point, block)
 
-    def accepts_trial(self, point: Point, block: int) -> bool:
+    def is_trial_possible(self, point: Point, block: int) -> bool:
         """Return True if another trial could have a result.
 
         It could not if a trial failed in this block or the point was given up before.
@@ -163,9 +163,9 @@ class Progress:
             return False
         if outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS or self._lost[block] > LOST_REPEATS:
             return False
-        return outcomes[Outcome.OK] > 0 or not self._given_up(point)
+        return outcomes[Outcome.OK] > 0 or not self._is_given_up(point)
 
-    def rounds_begun(self, block: int) -> int:
+    def count_begun_rounds(self, block: int) -> int:
         """Return how many rounds of a block have begun, in all of its chunks and all runs."""
         begun = 0
         for trials_by_block in self._trials.values():
@@ -182,26 +182,26 @@ class Progress:
         last_rounds: set[int | None] = set()
         configs: set[Config] = set()
         for point in self._tasks[block].points:
-            if self.rounds_of(point, block) >= rounds:
+            if self.count_rounds(point, block) >= rounds:
                 last_rounds.add(self._trials[point][block][-1].round)
                 configs.add(point.config)
-            elif self.accepts_trial(point, block):
+            elif self.is_trial_possible(point, block):
                 return False
         return len(last_rounds) == 1 and (None not in last_rounds or len(configs) == 1)
 
-    def wanted_score(self, config: Config, instance_id: str | None) -> Condition | None:
+    def find_score_condition(self, config: Config, instance_id: str | None) -> Condition | None:
         """Return how to score the quality in this instance, or in any new one, or None.
 
         The second instance of a config that has a score repeats a part of it, once.
         """
-        if self.wants_quality(config):
+        if self.is_quality_due(config):
             return Condition.ALONE
         scored_in = self._scored_in.get(config)
         if scored_in is None or scored_in == instance_id or config in self._restarted:
             return None
         return Condition.RESTARTED
 
-    def wants_quality(self, config: Config) -> bool:
+    def is_quality_due(self, config: Config) -> bool:
         """Return True if the quality of this config is still to be scored.
 
         Another instance retries a failure that may be bad luck.
@@ -217,7 +217,7 @@ class Progress:
             return False
         return len(outcomes) - disturbed - lost < FAILED_BLOCKS_BEFORE_GIVING_UP
 
-    def configs_left(self, block: int) -> list[Config]:
+    def list_incomplete_configs(self, block: int) -> list[Config]:
         """Return the configs that lack trials, in the order of the block."""
         return [member.config for member in self._members(block)]
 
@@ -228,7 +228,7 @@ class Progress:
         """
         members = {member.config: member for member in self._members(block)}
         chunks = residence.chunks(self._tasks[block].points)
-        for chunk in self._shuffled(chunks, block, "chunks"):
+        for chunk in self._shuffle_by_seed(chunks, block, "chunks"):
             if not members.keys().isdisjoint(chunk):
                 present = [member for config, member in members.items() if config in chunk]
                 return self._group(block, chunk, present)
@@ -256,53 +256,53 @@ class Progress:
             compared.update(workload.name for workload in member.workloads)
         points: list[Point] = []
         for point in self._points[baseline]:
-            if point.workload in compared and self.accepts_trial(point, block):
+            if point.workload in compared and self.is_trial_possible(point, block):
                 points.append(point)
-        return self._member(baseline, block, points) if points else None
+        return self._make_member(baseline, block, points) if points else None
 
-    def next_quality(self) -> Group | None:
+    def find_next_quality(self) -> Group | None:
         """Return the next config to score without trials, or None.
 
         First come configs that lack a score. Then come second starts of unquantized configs, for
         the noise floor.
         """
-        shuffled = self._shuffled(self._configs, 0, "configs")
-        for needs_start in (self.wants_quality, self._wants_second_start):
+        shuffled = self._shuffle_by_seed(self._configs, 0, "configs")
+        for needs_start in (self.is_quality_due, self._is_second_start_due):
             for config in shuffled:
                 if needs_start(config):
                     member = Member(config=config, workloads=())
                     return Group(block=0, members=(member,), rounds=0)
         return None
 
-    def _wants_second_start(self, config: Config) -> bool:
+    def _is_second_start_due(self, config: Config) -> bool:
         quality = self._plan.study.quality
         if quality is None or not quality.noise_floor:
             return False
         is_dense = self._plan.variant(config.variant).is_dense
-        return is_dense and self.wanted_score(config, None) is Condition.RESTARTED
+        return is_dense and self.find_score_condition(config, None) is Condition.RESTARTED
 
     def _members(self, block: int) -> list[Member]:
         """Return the configs that lack trials, with their workloads, in the order of the block."""
         members: list[Member] = []
-        for config in self._shuffled(self._configs, block, "configs"):
-            points = [point for point in self._points[config] if self.wants_trial(point, block)]
+        for config in self._shuffle_by_seed(self._configs, block, "configs"):
+            points = [point for point in self._points[config] if self.is_trial_due(point, block)]
             if points:
-                members.append(self._member(config, block, points))
+                members.append(self._make_member(config, block, points))
         return members
 
-    def _member(self, config: Config, block: int, points: Sequence[Point]) -> Member:
+    def _make_member(self, config: Config, block: int, points: Sequence[Point]) -> Member:
         workloads: list[Workload] = []
-        for point in self._shuffled(self._points[config], block, config.name):
+        for point in self._shuffle_by_seed(self._points[config], block, config.name):
             if point in points:
                 workloads.append(self._workloads[point.workload])
         return Member(config=config, workloads=tuple(workloads))
 
-    def _shuffled(self, items: Collection[T], block: int, salt: str) -> list[T]:
+    def _shuffle_by_seed(self, items: Collection[T], block: int, salt: str) -> list[T]:
         shuffled = list(items)
         Random(f"{self._plan.study.seed}/{block}/{salt}").shuffle(shuffled)
         return shuffled
 
-    def _given_up(self, point: Point) -> bool:
+    def _is_given_up(self, point: Point) -> bool:
         """Return True if a failure is final, or too many blocks failed."""
         failed_blocks = 0
         for trials in self._trials[point].values():

@@ -65,10 +65,10 @@ class KitMaker:
         for config in plan.quality:
             variant = plan.variant(config.variant)
             if variant.model not in kits:
-                kits[variant.model] = self._kit(variant, config, plan, writer, note)
+                kits[variant.model] = self._load_kit(variant, config, plan, writer, note)
         return kits
 
-    def _kit(
+    def _load_kit(
         self,
         variant: Variant,
         config: Config,
@@ -88,9 +88,9 @@ class KitMaker:
             corpus = read_corpus(quality.corpus, self.study_folder)
             material = make_material(corpus, quality, tokenizer, python)
             writer.write_material(variant.model_name, material)
-        return self.kit_of(material, variant.model, quality)
+        return self.make_kit(material, variant.model, quality)
 
-    def kit_of(self, material: QualityMaterial, model: str, quality: Quality) -> QualityKit:
+    def make_kit(self, material: QualityMaterial, model: str, quality: Quality) -> QualityKit:
         """Return the inputs with the tools for lm-eval tasks, if the study has such tasks."""
         if not quality.lm_eval_tasks:
             return QualityKit(material, None)
@@ -128,7 +128,7 @@ def fill_quality_draft(
             scores, results = measure_quality(job, on_step)
     except AskingFailed as failed:
         duration_s = time.monotonic() - started
-        return QualityDraft(failed_quality_record(draft, failed.failure, duration_s))
+        return QualityDraft(make_failed_quality_record(draft, failed.failure, duration_s))
     update = {
         "duration_s": time.monotonic() - started,
         "corpus": kit.material.facts,
@@ -139,7 +139,7 @@ def fill_quality_draft(
     return QualityDraft(draft.model_copy(update=update), scores)
 
 
-def new_quality_record(
+def make_quality_record(
     config: Config, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
 ) -> QualityRecord:
     """Return a record without scores."""
@@ -154,7 +154,7 @@ def new_quality_record(
     )
 
 
-def failed_quality_record(
+def make_failed_quality_record(
     draft: QualityRecord, failure: Failure, duration_s: float
 ) -> QualityRecord:
     """Return the record of a measurement that failed after this time."""

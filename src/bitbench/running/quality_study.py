@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bitbench.machine.workplace import Workplace
 from bitbench.models import library
-from bitbench.planning.compatibility import baseline_recipe
-from bitbench.planning.plan import no_quality_of_random_weights
+from bitbench.planning.compatibility import find_baseline_recipe
+from bitbench.planning.plan import describe_random_weights_refusal
 from bitbench.ports import Observer
 from bitbench.quantize.catalog import is_recipe_file_name
 from bitbench.records.folder import StudyFolder
@@ -17,7 +17,7 @@ from bitbench.study.base import Json
 from bitbench.study.environment import Device
 from bitbench.study.quality import is_study_task_file
 from bitbench.study.study import Study
-from bitbench.study.study_file import StudySource, checked, study_file_text
+from bitbench.study.study_file import StudySource, check_input, format_study
 from bitbench.util.errors import QualityError
 from bitbench.util.files import SafeFolder
 
@@ -51,10 +51,10 @@ def measure_quality_study(
     QualityError for a model of random weights.
     """
     if library.look_up_model(options.model, workplace.home).facts.random_weights:
-        raise QualityError(no_quality_of_random_weights(options.model))
+        raise QualityError(describe_random_weights_refusal(options.model))
     folder = into or Path(f"quality-{Path(options.model).name}")
     study = quality_study(options, folder, workplace.device)
-    text = study_file_text(study)
+    text = format_study(study)
     source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
     return measure_study(source, folder, observer, workplace)
 
@@ -65,7 +65,7 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
     for task in options.tasks:
         path = os.path.relpath(task, folder) if is_study_task_file(task) else task
         tasks.append(path)
-    recipes: list[Json] = [baseline_recipe(options.engine, device)]
+    recipes: list[Json] = [find_baseline_recipe(options.engine, device)]
     for recipe in options.recipes:
         is_file = is_recipe_file_name(recipe)
         path = os.path.relpath(Path(recipe).expanduser(), folder) if is_file else recipe
@@ -80,15 +80,15 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
     }
     content: dict[str, Json] = {
         "name": re.sub(r"[^A-Za-z0-9_.+-]+", "-", f"quality-{Path(options.model).name}")[:80],
-        "models": [_model(options.model)],
+        "models": [_resolve_model(options.model)],
         "recipes": list(dict.fromkeys(recipes)),
         "engines": [options.engine],
         "quality": {name: value for name, value in quality.items() if value is not None},
         "seed": options.seed,
     }
-    return checked(lambda: Study.model_validate(content))
+    return check_input(lambda: Study.model_validate(content))
 
 
-def _model(model: str) -> str:
+def _resolve_model(model: str) -> str:
     """Return the model, as an absolute path if it is a folder: the study file may be elsewhere."""
     return str(Path(model).resolve()) if Path(model).is_dir() else model

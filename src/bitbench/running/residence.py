@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from bitbench.analysis.ranking import baselines_of
+from bitbench.analysis.ranking import collect_baselines
 from bitbench.ports import Engine
 from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Config, Plan, Point
@@ -22,7 +22,7 @@ class Residence:
     ) -> None:
         self._schedule = plan.study.measure.schedule
         self._configs = plan.configs
-        self._baselines = baselines_of(plan)
+        self._baselines = collect_baselines(plan)
         self._setups = {setup.name: setup for setup in plan.study.engines}
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
         self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
@@ -49,16 +49,18 @@ class Residence:
                 by_baseline.setdefault(self._baselines.get(config), []).append(config)
         chunks: list[Chunk] = []
         for baseline, configs in by_baseline.items():
-            chunks += self._chunks_of_model(baseline, configs)
+            chunks += self._split_model_configs(baseline, configs)
         return chunks
 
-    def _chunks_of_model(self, baseline: Config | None, configs: Sequence[Config]) -> list[Chunk]:
+    def _split_model_configs(
+        self, baseline: Config | None, configs: Sequence[Config]
+    ) -> list[Chunk]:
         """Return one chunk if all configs fit, or else several that each contain the baseline.
 
         If a config does not fit next to the baseline, all configs run one after the other. Both
         ways in one block would have different variances.
         """
-        if self._fit(configs):
+        if self._is_within_memory(configs):
             return [tuple(configs)]
         one_by_one: list[Chunk] = [(config,) for config in configs]
         others = [config for config in configs if config != baseline]
@@ -66,27 +68,27 @@ class Residence:
             return one_by_one
         chunks: list[Chunk] = []
         for config in others:
-            if not self._fit([baseline, config]):
+            if not self._is_within_memory([baseline, config]):
                 return one_by_one
-            if chunks and self._fit([*chunks[-1], config]):
+            if chunks and self._is_within_memory([*chunks[-1], config]):
                 chunks[-1] = (*chunks[-1], config)
             else:
                 chunks.append((baseline, config))
         return chunks
 
-    def _fit(self, configs: Iterable[Config]) -> bool:
+    def _is_within_memory(self, configs: Iterable[Config]) -> bool:
         """Return True if these configs may be in memory at once and take turns."""
         if self._schedule is Interleaving.VISITS:
             return False
         checks_turns = self._schedule is Interleaving.AUTO
         free_bytes = self._free_bytes
         for config in configs:
-            if checks_turns and not self._suits_turns(config):
+            if checks_turns and not self._is_freezable(config):
                 return False
-            free_bytes -= self._peak_bytes(config)
+            free_bytes -= self._estimate_peak_bytes(config)
         return free_bytes >= 0
 
-    def _suits_turns(self, config: Config) -> bool:
+    def _is_freezable(self, config: Config) -> bool:
         """Return True if this config can take turns with others.
 
         Engines on a device would share its memory and clocks. An engine that cannot be frozen
@@ -95,7 +97,7 @@ class Residence:
         setup = self._setups[config.engine]
         return not self._on_device and self._engines[setup.name].can_freeze(setup)
 
-    def _peak_bytes(self, config: Config) -> int:
+    def _estimate_peak_bytes(self, config: Config) -> int:
         """Return the measured peak, or an estimate from the weights and the engine's overhead."""
         if config in self._peaks:
             return self._peaks[config]

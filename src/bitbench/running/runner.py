@@ -8,20 +8,20 @@ from pathlib import Path
 from bitbench.analysis.budget import BlockPlan
 from bitbench.engines.endpoint import refuse_unusual_keys
 from bitbench.engines.environments import environment_python, versions
-from bitbench.engines.registry import registered_engines_of
-from bitbench.feature import offered, study_keys_of_features
+from bitbench.engines.registry import load_study_engines
+from bitbench.feature import collect_feature_study_keys, collect_offers
 from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.machine.host import (
     BUSY_CORES,
-    available_memory,
-    cores_in_use,
-    disturbs,
-    usable_threads,
+    count_usable_threads,
+    get_available_memory,
+    is_disturbing,
+    measure_busy_cores,
 )
 from bitbench.machine.workplace import Workplace
-from bitbench.planning.plan import estimator_of, ready_plan
-from bitbench.planning.readiness import readiness_environments
+from bitbench.planning.plan import make_estimator, ready_plan
+from bitbench.planning.readiness import list_needed_environments
 from bitbench.planning.variants import VariantStore
 from bitbench.ports import LoadClient, Observer
 from bitbench.quality.material import hash_quality_files
@@ -29,7 +29,7 @@ from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.kept_tables import write_kept_tables
 from bitbench.records.lock import HostFacts, Lock
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.running.block_planner import BlockPlanner, OpenPoints
 from bitbench.running.loop import THIS_HOST, Schedule, run_study
 from bitbench.running.mirror import Mirror
@@ -83,13 +83,13 @@ def measure_study(
     after each group. `key_from` names further variables whose values may be sent as API keys.
     """
     require_native()
-    source = StudySource.of(study).with_budget(budget_s)
+    source = StudySource.of(study).replace_budget(budget_s)
     if part is None:
         _refuse_what_another_command_runs(source)
     try:
         refuse_unusual_keys(source.study, key_from)
     except StudyFileError as error:
-        raise source.located(error) from error
+        raise source.locate_error(error) from error
     store = VariantStore(workplace.home, source.folder)
     selections = [part.of] if part else []
     plan = ready_plan(source, store, workplace, observer, *selections)
@@ -122,12 +122,12 @@ def _measure_here(study_run: "StudyRun", part: StudyPart | None) -> None:
     search: OpenPoints | None = None
     if part is not None and part.goes_on is not None:
         search = partial(part.goes_on, folder)
-    with folder.writing() as writer, LoadWorkers() as load:
+    with folder.open_writer() as writer, LoadWorkers() as load:
         study_run.begin(writer)
-        run = replace(study_run.context(load), quality=study_run.quality_kits(writer))
+        run = replace(study_run.context(load), quality=study_run.make_quality_kits(writer))
         schedule = study_run.schedule(search=search)
         run_study(run, schedule, writer, study_run.copy_records)
-        for key, offer in offered("after_trials").items():
+        for key, offer in collect_offers("after_trials").items():
             if key in study_run.plan.study.sections:
                 offer.load()(run, writer)
 
@@ -163,18 +163,18 @@ class StudyRun:
         is_here = hosts is None
         if hosts is None:
             hosts = {name: self.at.host()}
-        host = _class_of(hosts, old_lock)
+        host = _choose_host_facts(hosts, old_lock)
         lock = resolve_run(self.plan, self.source.folder, host, self.at.home)
         lock = lock.model_copy(update={"hosts": dict(hosts)})
-        busy_cores = cores_in_use() if is_here else 0.0
+        busy_cores = measure_busy_cores() if is_here else 0.0
         if busy_cores > BUSY_CORES:
-            self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
+            self.observer.warn(describe_busy_machine(self.plan.study, self.at.device, busy_cores))
         if old_lock:
             # A search writes a new rate into the study before it is in the lock.
             changeable = {"workloads"} if search else set[str]()
-            refuse_other_study(_study_in(folder), self.plan.study, changeable)
+            refuse_other_study(_read_study(folder), self.plan.study, changeable)
             refuse_other_facts(old_lock, lock, folder)
-            lock = old_lock.resumed(lock)
+            lock = old_lock.merge_run(lock)
         else:
             refuse_other_file(folder, self.source.text)
             began: dict[str, object] = {"created_at": now(), "search": search}
@@ -199,32 +199,32 @@ class StudyRun:
         )
         return replace(run, rows_folder=self.folder.requests)
 
-    def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
+    def make_quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
         """Return the quality inputs by model, and write them to the folder."""
         maker = run_kit_maker(self.plan.study, self.store, self.source.folder, self.at.home)
         return maker.kits(self.plan, writer, self.observer.note)
 
     def schedule(self, search: OpenPoints | None = None) -> Schedule:
         """Return the schedule of what the folder lacks, and announce it to the observer."""
-        residence = study_residence(self.plan, self.at)
+        residence = make_residence(self.plan, self.at)
 
         def make_planner(_: BlockLines) -> BlockPlanner:
-            estimator = estimator_of(self.plan, self.at)
+            estimator = make_estimator(self.plan, self.at)
             return BlockPlanner(self.plan, estimator, residence, search=search)
 
         schedule = Schedule(self.plan, make_planner, residence, self.folder)
         self.observer.study_started(self.plan, schedule.measured)
         assert isinstance(schedule.planner, BlockPlanner)
-        quality_s = estimator_of(self.plan, self.at).quality_s
+        quality_s = make_estimator(self.plan, self.at).quality_s
         _announce_budget(self.plan, schedule.planner, self.observer, quality_s)
         return schedule
 
 
-def busy_machine_warning(study: Study, device: Device, busy_cores: float) -> str:
+def describe_busy_machine(study: Study, device: Device, busy_cores: float) -> str:
     """Return a warning that other work widens intervals, or that `OtherWork` will reject trials."""
-    busy = f"other work keeps {busy_cores:.1f} of {usable_threads()} cores busy"
-    computes_here = any(engine.needs_model for engine in registered_engines_of(study).values())
-    if device == "cpu" and computes_here and disturbs(busy_cores):
+    busy = f"other work keeps {busy_cores:.1f} of {count_usable_threads()} cores busy"
+    computes_here = any(engine.needs_model for engine in load_study_engines(study).values())
+    if device == "cpu" and computes_here and is_disturbing(busy_cores):
         return f"{busy}: trials will be rejected until it ends"
     return f"{busy}; expect wide intervals"
 
@@ -241,7 +241,7 @@ def run_context(
     """Return the context of a run, without its quality inputs. `folder` has the study file."""
     return RunContext(
         plan=plan,
-        engines=registered_engines_of(plan.study),
+        engines=load_study_engines(plan.study),
         python_of=partial(environment_python, home=workplace.home),
         load=load,
         observer=observer,
@@ -255,19 +255,19 @@ def run_context(
 def run_kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
     """Return the maker of the quality inputs of this study."""
     return KitMaker(
-        registered_engines_of(study),
+        load_study_engines(study),
         partial(environment_python, home=home),
         store.model_folder,
         folder.resolve(),
     )
 
 
-def study_residence(plan: Plan, workplace: Workplace) -> Residence:
+def make_residence(plan: Plan, workplace: Workplace) -> Residence:
     """Return the memory budget of this machine for the configs of a plan."""
     return Residence(
         plan,
-        registered_engines_of(plan.study),
-        available_bytes=available_memory(),
+        load_study_engines(plan.study),
+        available_bytes=get_available_memory(),
         on_device=workplace.device != "cpu",
     )
 
@@ -284,14 +284,14 @@ def resolve_run(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
     return Lock(
         bitbench=__version__,
         host=host,
-        environments={name: versions(name, home) for name in readiness_environments(plan)},
+        environments={name: versions(name, home) for name in list_needed_environments(plan)},
         variants=hashes,
         files=files,
         plan=plan,
     )
 
 
-def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
+def _choose_host_facts(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
     """Return the facts that the machines of a study share.
 
     The facts in the lock win if the first machine matches them.
@@ -300,7 +300,7 @@ def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
     return first if lock is None or lock.host.differences(first) else lock.host
 
 
-def _study_in(folder: StudyFolder) -> Study:
+def _read_study(folder: StudyFolder) -> Study:
     missing = (
         f"{folder.path} has a lock.json but no study.yaml; "
         "restore it, or give another folder with --into"
@@ -315,7 +315,7 @@ def _refuse_what_another_command_runs(source: StudySource) -> None:
         if section.run_by is not None:
             command = f"bitbench {section.run_by} {source.file or 'FILE'}"
             problem = f"`{key}` is not for `bitbench run`; run it with: {command}"
-            raise source.located(StudyFileError(problem, (key,)))
+            raise source.locate_error(StudyFileError(problem, (key,)))
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
@@ -325,7 +325,7 @@ def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ())
     `changeable`.
     """
     may_change = set(CHANGEABLE_FIELDS)
-    for key, offer in study_keys_of_features().items():
+    for key, offer in collect_feature_study_keys().items():
         if offer.load().may_change:
             may_change.add(key)
     fields = {*type(new).model_fields, *old.sections, *new.sections}
@@ -370,18 +370,18 @@ def _announce_budget(
     planned = planner.planned()
     if planned is not None:
         quality = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
-        observer.note(f"the budget buys {_bought(planned)}{quality}")
+        observer.note(f"the budget buys {_describe_planned_blocks(planned)}{quality}")
     elif plan.study.measure.budget is not None:
         fewest = plan.study.measure.starts.min
         needed = max(FEWEST_BLOCKS, fewest)
         consequence = "; nothing will be decided" if fewest < FEWEST_BLOCKS else ""
         observer.note(
             f"the budget is less than {needed} starts × 1 round take: "
-            f"{plural(fewest, 'start')} will be measured{consequence}"
+            f"{format_count(fewest, 'start')} will be measured{consequence}"
         )
 
 
-def _bought(planned: BlockPlan) -> str:
+def _describe_planned_blocks(planned: BlockPlan) -> str:
     """Return text such as `3 starts × 4 rounds; ratios to about ±15 %`."""
-    size = f"{plural(planned.blocks, 'start')} × {plural(planned.rounds, 'round')}"
+    size = f"{format_count(planned.blocks, 'start')} × {format_count(planned.rounds, 'round')}"
     return f"{size}; ratios to about ±{100 * planned.relative_half_width:.0f} %"

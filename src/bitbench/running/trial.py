@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.trial import cached_share, metrics_of_trial
-from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
+from bitbench.analysis.trial import cached_share, compute_trial_metrics
+from bitbench.loadgen.verdict import CLOCK_STEP_S, list_moved_metrics, load_verdict
 from bitbench.machine.host import OtherWork
-from bitbench.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
-from bitbench.planning.plan import planned_engine_loads, planned_engine_setup
+from bitbench.machine.watches import MemoryWatch, find_gpu_disturbance, watch_gpus
+from bitbench.planning.plan import complete_engine_setup, list_engine_loads
 from bitbench.ports import (
     Endpoint,
     Engine,
@@ -71,19 +71,21 @@ def engine_metrics(
     for metric, name in endpoint.metrics.items():
         kind = after.kinds.get(name)
         if kind == "histogram":
-            total = _growth(before, after, f"{name}_sum")
-            count = _growth(before, after, f"{name}_count")
+            total = _compute_growth(before, after, f"{name}_sum")
+            count = _compute_growth(before, after, f"{name}_count")
             raw |= {f"{name}_sum": total, f"{name}_count": count}
             metrics[metric] = total / count if total is not None and count else None
         else:
             is_counter = kind == "counter"
-            raw[name] = _growth(before, after, name) if is_counter else after.values.get(name)
+            raw[name] = (
+                _compute_growth(before, after, name) if is_counter else after.values.get(name)
+            )
             metrics[metric] = raw[name]
     present = {name: value for name, value in raw.items() if value is not None}
     return EngineMetrics.model_validate({**metrics, "raw": present}) if present else None
 
 
-def _growth(before: Samples, after: Samples, name: str) -> float | None:
+def _compute_growth(before: Samples, after: Samples, name: str) -> float | None:
     """Return how much a counter grew, or None if it is missing or was reset."""
     value = after.values.get(name)
     if value is None:
@@ -115,10 +117,10 @@ class RunContext:
     # kernels. *Not yet run on a GPU*
     on_device: bool = False
 
-    def engine_of(self, config: Config) -> Engine:
+    def get_engine(self, config: Config) -> Engine:
         return self.engines[self.plan.study.engine(config.engine).engine]
 
-    def vocabulary_of(self, config: Config) -> Vocabulary:
+    def get_vocabulary(self, config: Config) -> Vocabulary:
         """Return the vocabulary of the model, so that all of its variants get the same prompts."""
         variant = self.plan.variant(config.variant)
         if variant.model == NO_MODEL:
@@ -143,7 +145,7 @@ class RunContext:
         `occasion` is a part of its seed. `loads` default to the loads of the study.
         """
         plan = self.plan
-        engine = self.engine_of(config)
+        engine = self.get_engine(config)
         setup = plan.study.engine(config.engine)
         environment = setup.environment(engine.environment)
         python: Path | None = None
@@ -153,11 +155,11 @@ class RunContext:
         top_tokens = quality.top_tokens if quality else 0
         return engine.start(
             Launch(
-                setup=planned_engine_setup(setup, engine),
+                setup=complete_engine_setup(setup, engine),
                 variant=plan.variant(config.variant),
                 python=python,
                 log_file=log_file,
-                loads=loads or planned_engine_loads(plan, setup),
+                loads=loads or list_engine_loads(plan, setup),
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),
                 dtype=plan.chosen_dtypes.get(config),
                 top_tokens=top_tokens,
@@ -201,13 +203,13 @@ class ReadyInstance:
         another server may have answered on the port of an engine that died.
         """
         if failure is not None and failure.outcome not in NOT_THE_ENGINES:
-            return self.cause_of_death(failure)
+            return self.find_cause_of_death(failure)
         death = self.watch.failure or self.instance.failure()
         if death is not None:
             return death
         return None if kind == "warmup" else failure  # a warm-up has no metrics to distort
 
-    def cause_of_death(self, failure: Failure) -> Failure:
+    def find_cause_of_death(self, failure: Failure) -> Failure:
         """Return the failure of the process, or else `failure`, which is what the client saw."""
         if self.watch.failure is not None:
             return self.watch.failure
@@ -233,13 +235,13 @@ def run_trial(
 
     All configs get the same prompts, and an instance never gets a prompt twice. `visit` counts the
     earlier runs on a server that keeps running: it may remember prompts of an interrupted trial.
-    `earlier` has the other metrics of this point, as in `loadgen.verdict.moved_metrics`.
+    `earlier` has the other metrics of this point, as in `loadgen.verdict.list_moved_metrics`.
     """
     study = run.plan.study
     point = Point(config=ready.config, workload=workload.name)
     sent_workload = workload.warm_up if kind == "warmup" else workload
     run.observer.trial_started(point, index, warmup=kind == "warmup")
-    seed = _trial_seed(
+    seed = _derive_trial_seed(
         study,
         workload,
         kind,
@@ -265,7 +267,7 @@ def run_trial(
     failure = ready.explain(verdict or observed.disturbance, kind)
     if failure is not None:
         kind = "measured"  # a warm-up that fails is a result
-    record = new_trial_record(
+    record = make_trial_record(
         point,
         kind=kind,
         block=ready.block,
@@ -275,7 +277,7 @@ def run_trial(
     )
     observations = _list_observations(observed, ready, record.outcome)
     if failure is None and kind == "measured":
-        moved = moved_metrics(sums, sent_workload, health, earlier)
+        moved = list_moved_metrics(sums, sent_workload, health, earlier)
         observations["uncertain"] = tuple(moved)
     return TrialDraft(record.model_copy(update=observations), observed.load.rows)
 
@@ -295,13 +297,13 @@ def _run_watched_job(job: LoadJob, ready: ReadyInstance, run: RunContext) -> _Ob
     before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
     other_work: OtherWork | None = None
-    if pid is not None and run.engine_of(ready.config).needs_model:
+    if pid is not None and run.get_engine(ready.config).needs_model:
         other_work = OtherWork(pid)
     gpu_root_pid = pid if run.on_device else None
     with other_work or nullcontext(), watch_gpus(gpu_root_pid) as gpus:
         result = run.load.run(job, run.observer.trial_running)
     counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
-    disturbance = gpu_watch_disturbance(gpus.use)
+    disturbance = find_gpu_disturbance(gpus.use)
     if other_work is not None and gpus.use is None:
         disturbance = other_work.failure
     return _ObservedLoad(result, counted, gpus.use, disturbance)
@@ -316,7 +318,7 @@ def _list_observations(
     metrics = TrialMetrics()
     if _has_metrics(outcome, sums, load.health):
         energy_j = observed.gpus.energy_j if observed.gpus else None
-        metrics = metrics_of_trial(sums, energy_j)
+        metrics = compute_trial_metrics(sums, energy_j)
     return {
         "started_at": load.started_at,
         "duration_s": load.duration_s,
@@ -360,7 +362,7 @@ def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
     )
 
 
-def _trial_seed(
+def _derive_trial_seed(
     study: Study,
     workload: Workload,
     kind: TrialKind,
@@ -408,7 +410,7 @@ def load_job(
     )
 
 
-def new_trial_record(
+def make_trial_record(
     point: Point,
     *,
     kind: TrialKind,

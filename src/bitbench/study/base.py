@@ -16,12 +16,12 @@ from pydantic import (
 
 from bitbench.util.units import (
     BY_HAND,
+    format_exact_bytes,
+    format_exact_seconds,
+    format_number_text,
     parse_bytes,
     parse_fraction,
     parse_seconds,
-    written_bytes,
-    written_seconds,
-    written_value,
 )
 
 # The validation context of records: bitbench wrote them, perhaps with features that are not
@@ -43,7 +43,7 @@ class Spec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_unknown(cls, value: object, info: ValidationInfo) -> object:
+    def _drop_unknown(cls, value: object, info: ValidationInfo) -> object:
         """Drop unknown fields in records, which another version of bitbench may have written."""
         if (
             info.context is not RECORDED
@@ -63,18 +63,18 @@ class Record(BaseModel):
 T = TypeVar("T", int, float)
 
 
-def _reading(parse: Callable[[object], T]) -> BeforeValidator:
+def _make_reader(parse: Callable[[object], T]) -> BeforeValidator:
     """Make a validator that treats a number in a person's file as text, so that it needs a unit."""
 
     def read(value: object, info: ValidationInfo) -> T:
         if info.context is BY_HAND:
-            value = written_value(value)
+            value = format_number_text(value)
         return parse(value)
 
     return BeforeValidator(read)
 
 
-def _writing(format_value: Callable[[T], str]) -> PlainSerializer:
+def _make_writer(format_value: Callable[[T], str]) -> PlainSerializer:
     """Make a serializer that writes a number in records, and a text with its unit for people."""
 
     def write(value: T, info: SerializationInfo) -> T | str:
@@ -85,7 +85,7 @@ def _writing(format_value: Callable[[T], str]) -> PlainSerializer:
     return PlainSerializer(write)
 
 
-def _quantity(description: str, examples: list[str]) -> WithJsonSchema:
+def _describe_quantity(description: str, examples: list[str]) -> WithJsonSchema:
     """Return the schema of a quantity with a unit. Zero needs none."""
     return WithJsonSchema(
         {
@@ -99,21 +99,21 @@ def _quantity(description: str, examples: list[str]) -> WithJsonSchema:
 
 Seconds = Annotated[
     float,
-    _reading(parse_seconds),
-    _writing(written_seconds),
-    _quantity("a duration with its unit", ["250ms", "30s", "10m"]),
+    _make_reader(parse_seconds),
+    _make_writer(format_exact_seconds),
+    _describe_quantity("a duration with its unit", ["250ms", "30s", "10m"]),
     WithJsonSchema({"type": "number", "description": "seconds"}, mode="serialization"),
 ]
 Bytes = Annotated[
     int,
-    _reading(parse_bytes),
-    _writing(written_bytes),
-    _quantity("a size with its unit", ["500MB", "4GiB"]),
+    _make_reader(parse_bytes),
+    _make_writer(format_exact_bytes),
+    _describe_quantity("a size with its unit", ["500MB", "4GiB"]),
     WithJsonSchema({"type": "integer", "description": "bytes"}, mode="serialization"),
 ]
 Fraction = Annotated[
     float,
-    _reading(parse_fraction),
+    _make_reader(parse_fraction),
     WithJsonSchema(
         {
             "anyOf": [{"type": "string"}, {"type": "number", "minimum": 0, "exclusiveMaximum": 1}],

@@ -11,7 +11,7 @@ Device = Literal["cpu", "cuda"]
 OnStep = Callable[[str], None]  # called with a short description of the current step
 
 
-def venv_folder(path: Path) -> Path:
+def find_venv_folder(path: Path) -> Path:
     """Return the folder of a virtual environment, given that folder or its Python."""
     if path.parent.name == "bin":
         return path.parent.parent
@@ -52,6 +52,6 @@ class Environment:
             )
         return lock
 
-    def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
+    def select_main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
         """Select the versions of the main packages."""
         return {package: versions[package] for package in self.main_packages if package in versions}

@@ -112,7 +112,7 @@ _FLAGS: dict[Level, frozenset[str]] = {
 }
 
 
-def hardware_level(flags: Collection[str]) -> Level | None:
+def find_hardware_level(flags: Collection[str]) -> Level | None:
     """Return the level of a processor. None if its flags are unknown or below all levels."""
     for level, needed in _FLAGS.items():
         if needed <= set(flags):

@@ -103,7 +103,7 @@ _STATISTIC_WORDS = {
 }
 
 
-def _time(
+def _make_time(
     time: str,
     statistic: Statistic,
     label: str,
@@ -141,11 +141,11 @@ _TPOT = (
 )
 
 
-def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
+def _make_rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
     return Metric(name, label, words, unit, higher_is_better=True, meaning=meaning)
 
 
-def _other(
+def _make_metric(
     name: str,
     label: str,
     words: str,
@@ -161,30 +161,30 @@ def _other(
 # In the order in which a report explains them.
 # fmt: off
 _RECORDED = (
-    _rate("output_throughput", "Output", "output throughput", "tok/s",
+    _make_rate("output_throughput", "Output", "output throughput", "tok/s",
           "Output tokens of all requests / makespan (last end − first planned send)."),
-    _time("latency", "mean", *_LATENCY),
-    _time("ttft", "mean", *_TTFT),
-    _time("ttft", "p50", *_TTFT),
-    _time("ttft", "p99", *_TTFT),
-    _time("first_answer", "mean", "First answer", "time to first answer token",
+    _make_time("latency", "mean", *_LATENCY),
+    _make_time("ttft", "mean", *_TTFT),
+    _make_time("ttft", "p50", *_TTFT),
+    _make_time("ttft", "p99", *_TTFT),
+    _make_time("first_answer", "mean", "First answer", "time to first answer token",
           "the first token of the answer, after any reasoning, − the planned send",
           note="; only where reasoning came"),
-    _time("tpot", "mean", *_TPOT, note="; not defined for one token"),
-    _time("tpot", "p99", *_TPOT),
-    _rate("input_throughput", "Input", "input throughput", "tok/s",
+    _make_time("tpot", "mean", *_TPOT, note="; not defined for one token"),
+    _make_time("tpot", "p99", *_TPOT),
+    _make_rate("input_throughput", "Input", "input throughput", "tok/s",
           "Input tokens / time during which at least one request was waiting for its first token; "
           "for a batch this is the prefill."),
-    _rate("overall_throughput", "Overall", "overall throughput", "tok/s",
+    _make_rate("overall_throughput", "Overall", "overall throughput", "tok/s",
           "Input and output tokens of all requests / makespan."),
-    _rate("request_throughput", "Requests", "request throughput", "req/s", "Requests / makespan."),
-    _rate("offered_rate", "Offered", "offered request rate", "req/s",
+    _make_rate("request_throughput", "Requests", "request throughput", "req/s", "Requests / makespan."),
+    _make_rate("offered_rate", "Offered", "offered request rate", "req/s",
           "In open loop: requests on the schedule, less one, / time from the first planned send "
           "to the last."),
-    _rate("achieved_rate", "Achieved", "achieved request rate", "req/s",
+    _make_rate("achieved_rate", "Achieved", "achieved request rate", "req/s",
           "In open loop: the same requests, less one, / time from the first end to the last; "
           "less than offered: the server fell behind."),
-    _rate("goodput", "Goodput", "goodput", "req/s",
+    _make_rate("goodput", "Goodput", "goodput", "req/s",
           "Achieved rate (in a closed loop request throughput) × share of the requests that met "
           "the study's objectives "
           "themselves; of several limits on one time the loosest counts."),
@@ -193,65 +193,65 @@ _RECORDED = (
            meaning="99th percentile of the gaps between successive chunks of a stream, all "
            "requests pooled; a chunk may carry several tokens.",
            time="itl", statistic="p99", needs=NEEDED_FOR_GAPS),
-    _other("peak_bytes", "Memory peak", "peak memory", "bytes",
+    _make_metric("peak_bytes", "Memory peak", "peak memory", "bytes",
            "Largest resident memory of the engine's processes since they started (other workloads "
            "included): "
            "the sum of each process's own high-water mark, so an upper bound; one value per start.",
            source=FigureSource.MEMORY),
-    _other("resident_bytes", "Memory resident", "resident memory", "bytes",
+    _make_metric("resident_bytes", "Memory resident", "resident memory", "bytes",
            "Proportional set size of the engine's processes at the end of a trial.",
            source=FigureSource.MEMORY),
-    _other("device_peak_bytes", "Device peak", "peak device memory", "bytes",
+    _make_metric("device_peak_bytes", "Device peak", "peak device memory", "bytes",
            "Most memory that the engine's processes were seen to hold on all devices since they "
            "started (other "
            "workloads included); one value per start.", source=FigureSource.MEMORY),
-    _other("device_bytes", "Device memory", "device memory", "bytes",
+    _make_metric("device_bytes", "Device memory", "device memory", "bytes",
            "Memory that the engine's processes hold on all devices at the end of a trial.",
            source=FigureSource.MEMORY),
-    _other("energy_per_token", "Energy", "energy per output token", "J/tok",
+    _make_metric("energy_per_token", "Energy", "energy per output token", "J/tok",
            "Energy that all GPUs which the engine sees took while the trial ran / output tokens "
            "of all requests; what "
            "the rest of the machine took is not in it.", source=FigureSource.COUNTERS),
-    _other("perplexity", "Perplexity", "perplexity", "",
+    _make_metric("perplexity", "Perplexity", "perplexity", "",
            "exp of the mean negative log-probability of the tokens that stand in the text, each "
            "after those "
            "before it in its window; the first of a window is not scored.",
            source=FigureSource.SCORES),
-    _other("perplexity_rise", "Rise", "rise of perplexity", "%",
+    _make_metric("perplexity_rise", "Rise", "rise of perplexity", "%",
            "Perplexity over the baseline's on the same tokens, less 1.",
            source=FigureSource.SCORES),
-    _other("kl_mean", "KL mean", "mean KL divergence", "nats",
+    _make_metric("kl_mean", "KL mean", "mean KL divergence", "nats",
            "KL divergence of the baseline's next-token distribution from this one's, mean over "
            "tokens; from the top tokens, with all others as one event: a lower bound. Its "
            "interval ends at what the others may add.",
            source=FigureSource.SCORES),
-    _other("kl_mass", "Mass", "covered probability mass", "%",
+    _make_metric("kl_mass", "Mass", "covered probability mass", "%",
            "Share of the baseline's probability on tokens whose probability both sides told, mean "
            "over places.",
            source=FigureSource.SCORES, higher_is_better=True),
-    _other("kl_median", "KL median", "median KL divergence", "nats",
+    _make_metric("kl_median", "KL median", "median KL divergence", "nats",
            "The same divergence at the token that half do not exceed.", source=FigureSource.SCORES),
-    _other("kl_p99_9", "KL p99.9", "99.9th percentile of the KL divergence", "nats",
+    _make_metric("kl_p99_9", "KL p99.9", "99.9th percentile of the KL divergence", "nats",
            "The same divergence at the token that 999 of 1,000 do not exceed.",
            source=FigureSource.SCORES),
-    _other("probability_change_rms", "RMS Δp", "RMS change of probability", "%",
+    _make_metric("probability_change_rms", "RMS Δp", "RMS change of probability", "%",
            "Root mean square of how much the probability of the text's token differs from the "
            "baseline's.",
            source=FigureSource.SCORES),
-    _other("top1_agreement", "Same top token", "top-1 agreement", "%",
+    _make_metric("top1_agreement", "Same top token", "top-1 agreement", "%",
            "Share of places at which the likeliest token is the baseline's.",
            source=FigureSource.SCORES, higher_is_better=True),
 )
 # fmt: on
 
 
-def _further_statistics() -> Iterator[Metric]:
+def _iter_further_statistics() -> Iterator[Metric]:
     """Yield the metrics that a service can promise and that are not recorded."""
     recorded = {(metric.time, metric.statistic) for metric in _RECORDED}
     for time, words in (("latency", _LATENCY), ("ttft", _TTFT), ("tpot", _TPOT)):
         for statistic in STATISTICS:
             if (time, statistic) not in recorded:
-                yield _time(time, statistic, *words, is_recorded=False)
+                yield _make_time(time, statistic, *words, is_recorded=False)
 
 
 def _iter_objectives() -> Iterator[Metric]:
@@ -274,7 +274,7 @@ def _collect_spellings() -> dict[str, Metric]:
 
 
 METRICS: dict[str, Metric] = {
-    metric.name: metric for metric in (*_RECORDED, *_further_statistics())
+    metric.name: metric for metric in (*_RECORDED, *_iter_further_statistics())
 }
 OBJECTIVES = {metric.name: metric for metric in _iter_objectives()}
 _SPELLINGS = _collect_spellings()

@@ -128,7 +128,7 @@ class _Shape(Record):
         return 2 * self.layers * self.kv_heads * self.head_size * VALUE_BYTES
 
 
-def why_cost_unknown(facts: ModelFacts) -> str | None:
+def explain_unknown_cost(facts: ModelFacts) -> str | None:
     """Return the reason why the cost of this model is unknown, or None."""
     experts = facts.experts
     if experts and None in (experts.per_token, experts.size, experts.layers):
@@ -151,7 +151,7 @@ def why_cost_unknown(facts: ModelFacts) -> str | None:
     return None
 
 
-def read_weight_bytes(facts: ModelFacts, weight_bytes: int) -> int:
+def count_read_bytes(facts: ModelFacts, weight_bytes: int) -> int:
     """Return the bytes of the weights that each step reads.
 
     A separate input embedding, which has 16 bits per number, is left out.
@@ -161,7 +161,7 @@ def read_weight_bytes(facts: ModelFacts, weight_bytes: int) -> int:
     return max(weight_bytes - VALUE_BYTES * facts.hidden_size * facts.vocabulary_size, 0)
 
 
-def touched_share(experts: int, per_token: int, tokens: float) -> float:
+def estimate_touched_share(experts: int, per_token: int, tokens: float) -> float:
     """Return the expected share of a layer's experts that this many tokens use.
 
     Each token goes to `per_token` experts, all equally likely. A router with preferences uses
@@ -170,38 +170,38 @@ def touched_share(experts: int, per_token: int, tokens: float) -> float:
     return 1 - math.pow(1 - min(per_token / experts, 1), tokens)
 
 
-def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -> int | None:
+def estimate_active_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -> int | None:
     """Return the bytes that a step of this many tokens reads in a mixture of experts.
 
     None if it reads all weights, or if the cost is unknown.
     """
-    if not facts.experts or why_cost_unknown(facts):
+    if not facts.experts or explain_unknown_cost(facts):
         return None
-    return _touched(facts, _shape(facts), weight_bytes, tokens)[0]
+    return _estimate_touched(facts, _make_shape(facts), weight_bytes, tokens)[0]
 
 
-def _touched(
+def _estimate_touched(
     facts: ModelFacts, shape: _Shape, weight_bytes: int, tokens: float
 ) -> tuple[int, float | None]:
     """Return the bytes that a step of this many tokens reads, and the share of experts.
 
     It assumes equal bits in all layers, and 16 bits in the output head.
     """
-    read = read_weight_bytes(facts, weight_bytes)
+    read = count_read_bytes(facts, weight_bytes)
     if not shape.experts:
         return read, None
-    share = touched_share(shape.experts, shape.experts_per_token, tokens)
+    share = estimate_touched_share(shape.experts, shape.experts_per_token, tokens)
     blocks = max(read - VALUE_BYTES * shape.head_weights, 0)
     return round(read - (1 - share) * blocks * shape.routed_weights / shape.stored_weights), share
 
 
-def expected_weight_bytes(facts: ModelFacts, form: str) -> int | None:
+def estimate_weight_bytes(facts: ModelFacts, form: str) -> int | None:
     """Return the size of a checkpoint of this form within a few percent.
 
     Linear layers have the bits of the form, embeddings 16. None if the sizes or the bits are
     unknown.
     """
-    bits = _bits(form)
+    bits = _parse_bits(form)
     if bits is None or not (facts.parameters and facts.hidden_size and facts.vocabulary_size):
         return None
     embeddings = facts.hidden_size * facts.vocabulary_size
@@ -210,7 +210,7 @@ def expected_weight_bytes(facts: ModelFacts, form: str) -> int | None:
     return round((facts.parameters - embeddings) * bits / 8) + VALUE_BYTES * embeddings
 
 
-def _bits(form: str) -> float | None:
+def _parse_bits(form: str) -> float | None:
     """Return the bits of a stored weight with its share of the scales, or None if unknown."""
     if is_dense_variant_form(form):
         return 8.0 * VALUE_BYTES
@@ -223,7 +223,7 @@ def _bits(form: str) -> float | None:
     return bits
 
 
-def decode_cost(
+def compute_decode_cost(
     facts: ModelFacts,
     weight_bytes: int,
     batch: int,
@@ -232,12 +232,12 @@ def decode_cost(
 ) -> StepCost:
     """Compute the cost of one more token for each of `batch` sequences of `context` tokens.
 
-    Call it only if `why_cost_unknown` returns None. `kv_token_bytes` is the size of a token's
+    Call it only if `explain_unknown_cost` returns None. `kv_token_bytes` is the size of a token's
     keys and values. The default is 16 bits per number.
     """
-    shape = _shape(facts)
+    shape = _make_shape(facts)
     activations = shape.block_activations + shape.hidden + shape.vocabulary
-    read, touched = _touched(facts, shape, weight_bytes, batch)
+    read, touched = _estimate_touched(facts, shape, weight_bytes, batch)
     return StepCost(
         weight_bytes=read,
         touched_experts=touched,
@@ -248,7 +248,7 @@ def decode_cost(
     )
 
 
-def prefill_cost(
+def compute_prefill_cost(
     facts: ModelFacts,
     weight_bytes: int,
     batch: int,
@@ -257,10 +257,10 @@ def prefill_cost(
 ) -> StepCost:
     """Compute the cost of `batch` prompts of `tokens` each.
 
-    Call it only if `why_cost_unknown` returns None.
+    Call it only if `explain_unknown_cost` returns None.
     """
-    shape = _shape(facts)
-    read, touched = _touched(facts, shape, weight_bytes, batch * tokens)
+    shape = _make_shape(facts)
+    read, touched = _estimate_touched(facts, shape, weight_bytes, batch * tokens)
     activations = tokens * shape.block_activations + shape.hidden + shape.vocabulary
     return StepCost(
         weight_bytes=read,
@@ -273,7 +273,7 @@ def prefill_cost(
     )
 
 
-def _shape(facts: ModelFacts) -> _Shape:
+def _make_shape(facts: ModelFacts) -> _Shape:
     return _Shape.model_validate(
         {
             "hidden": facts.hidden_size,
@@ -283,12 +283,12 @@ def _shape(facts: ModelFacts) -> _Shape:
             "kv_heads": facts.kv_heads,
             "head_size": facts.head_size,
             "vocabulary": facts.vocabulary_size,
-            **_experts(facts),
+            **_collect_expert_sizes(facts),
         }
     )
 
 
-def _experts(facts: ModelFacts) -> dict[str, int | None]:
+def _collect_expert_sizes(facts: ModelFacts) -> dict[str, int | None]:
     experts = facts.experts
     if experts is None:
         return {}

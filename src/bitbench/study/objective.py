@@ -17,7 +17,7 @@ from bitbench.study.metrics import (
     Statistic,
     find_metric,
 )
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 from bitbench.util.units import parse_seconds
 
 LEAST_REQUESTS = 10  # of a short trial
@@ -59,7 +59,7 @@ def _parse_objectives(value: object) -> object:
         pairs = [(str(name), limit) for name, limit in value.items()]
     else:
         return value
-    names = [_figure(name) for name, _ in pairs]
+    names = [_find_metric_name(name) for name, _ in pairs]
     objectives: list[dict[str, object]] = []
     for name, (_, limit) in zip(names, pairs, strict=True):
         if names.count(name) > 1:
@@ -76,23 +76,23 @@ def _split_pairs(text: str) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = []
     for part in parts:
         name, _, limit = part.partition("=")
-        pairs.append((name.strip(), _limit(name.strip(), limit)))
+        pairs.append((name.strip(), _parse_limit(name.strip(), limit)))
     return pairs
 
 
-def _limit(name: str, text: str) -> float:
+def _parse_limit(name: str, text: str) -> float:
     try:
         return parse_seconds(text)
     except ValueError as problem:
         raise ValueError(f"{name}: {problem}") from None
 
 
-def _figure(name: str) -> str:
+def _find_metric_name(name: str) -> str:
     """Return the name of the metric in the registry. Raise ValueError if it is not an objective."""
     metric = find_metric(name)
     if metric is None or metric.name not in OBJECTIVES:
         raise ValueError(
-            f"unknown objective {name!r}; {did_you_mean(name, OBJECTIVES)}"
+            f"unknown objective {name!r}; {suggest_name(name, OBJECTIVES)}"
             f"expected one of {', '.join(PROMISED)}, alone (the mean) or with "
             f"_ and one of {', '.join(STATISTICS[1:])}, such as ttft_p99"
         )
@@ -129,7 +129,7 @@ class SearchLimits(Spec):
     fixed_requests: int | None = None  # of each trial, if the user sets them
     fixed_s: float | None = None
 
-    def trial_requests(self, rate: float, kind: RateTrialKind) -> int:
+    def count_trial_requests(self, rate: float, kind: RateTrialKind) -> int:
         """Return the number of requests of a trial at this rate."""
         filling = rate * self.shortest_s
         if self.fixed_requests is not None:

@@ -146,7 +146,7 @@ class Plan(Record):
     @property
     def models(self) -> tuple[str, ...]:
         """Return the models. Configs are compared only with configs of the same model."""
-        return tuple(dict.fromkeys(map(self._model_of(), self.asked)))
+        return tuple(dict.fromkeys(map(self._make_model_lookup(), self.asked)))
 
     @property
     def rounded_before(self) -> dict[str, str]:
@@ -154,11 +154,11 @@ class Plan(Record):
         by_model = {variant.model_name: variant.facts.rounded_before for variant in self.variants}
         return {model: rounded for model, rounded in by_model.items() if rounded is not None}
 
-    def of_model(self, model: str) -> "Plan":
+    def select_model(self, model: str) -> "Plan":
         """Return the plan without the configs of other models."""
-        model_of = self._model_of()
+        model_of = self._make_model_lookup()
         configs = {config for config in self.asked if model_of(config) == model}
-        return self.model_copy(update=self._asked_of(configs))
+        return self.model_copy(update=self._select_parts(configs))
 
     def only(self, configs: Collection[Config]) -> "Plan":
         """Return the plan without all other configs."""
@@ -168,21 +168,21 @@ class Plan(Record):
         refused = [refusal for refusal in self.quality_refusals if refusal.config in configs]
         return self.model_copy(
             update={
-                **self._asked_of(configs),
+                **self._select_parts(configs),
                 "variants": tuple(variants),
                 "expectations": tuple(expectations),
                 "quality_refusals": tuple(refused),
             }
         )
 
-    def _asked_of(self, configs: Collection[Config]) -> dict[str, object]:
+    def _select_parts(self, configs: Collection[Config]) -> dict[str, object]:
         """Return the points, refusals and quality measurements of these configs, by field."""
         points = [point for point in self.points if point.config in configs]
         refusals = [refusal for refusal in self.refusals if refusal.point.config in configs]
         quality = [config for config in self.quality if config in configs]
         return {"points": tuple(points), "refusals": tuple(refusals), "quality": tuple(quality)}
 
-    def _model_of(self) -> Callable[[Config], str]:
+    def _make_model_lookup(self) -> Callable[[Config], str]:
         by_variant = {variant.name: variant.compared_as for variant in self.variants}
         return lambda config: by_variant.get(config.variant, "")
 

@@ -67,7 +67,7 @@ class LmEvalTask(Spec):
     concurrency: int = Field(default=1, ge=1, le=256, description="questions asked at a time")
 
     @model_validator(mode="after")
-    def _only_a_chat_thinks(self) -> "LmEvalTask":
+    def _check_thinking(self) -> "LmEvalTask":
         if self.think == "strip" and not self.chat:
             raise ValueError(
                 f"{self.name}: `think: strip` is of answers to a chat; add `chat: true`"
@@ -89,13 +89,13 @@ class Turns(Spec):
     )
 
 
-def _listed(value: object) -> list[object]:
+def _make_list(value: object) -> list[object]:
     if isinstance(value, (list, tuple)):
         return list(value)
     return []
 
 
-def _task_name(task: str | LmEvalTask) -> str:
+def _get_task_name(task: str | LmEvalTask) -> str:
     if isinstance(task, LmEvalTask):
         return task.name
     return task
@@ -170,7 +170,7 @@ class Quality(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _first_length_is_that_of_windows(cls, value: object) -> object:
+    def _set_window_tokens(cls, value: object) -> object:
         if isinstance(value, dict) and "window_tokens" not in value:
             lengths = value.get("lengths")
             if isinstance(lengths, (list, tuple)) and lengths:
@@ -179,17 +179,17 @@ class Quality(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _fewer_top_tokens_of_long_windows(cls, value: object) -> object:
+    def _set_top_tokens(cls, value: object) -> object:
         if not isinstance(value, dict) or "top_tokens" in value:
             return value
-        lengths = [value.get("window_tokens"), *_listed(value.get("lengths"))]
+        lengths = [value.get("window_tokens"), *_make_list(value.get("lengths"))]
         longest = max((length for length in lengths if isinstance(length, int)), default=0)
         if longest > LONGEST_FOR_MANY:
             return {**value, "top_tokens": TOP_TOKENS_OF_LONG}
         return value
 
     @model_validator(mode="after")
-    def _lengths_grow(self) -> "Quality":
+    def _check_lengths(self) -> "Quality":
         if self.lengths and (
             list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] != self.window_tokens
         ):
@@ -200,16 +200,14 @@ class Quality(Spec):
 
     @field_validator("corpus", "tasks", mode="before")
     @classmethod
-    def _one_is_a_list_of_one(cls, value: object) -> object:
+    def _wrap_single(cls, value: object) -> object:
         return [value] if isinstance(value, (str, dict)) else value
 
     @field_validator("tasks")
     @classmethod
-    def _tasks_are_names_or_files(
-        cls, value: tuple[str | LmEvalTask, ...]
-    ) -> tuple[str | LmEvalTask, ...]:
+    def _check_tasks(cls, value: tuple[str | LmEvalTask, ...]) -> tuple[str | LmEvalTask, ...]:
         """Refuse other paths. lm-eval would take them for task files and run the code they name."""
-        for name in map(_task_name, value):
+        for name in map(_get_task_name, value):
             if not is_study_task_file(name) and not _TASK_NAME.fullmatch(name):
                 raise ValueError(
                     f"{name!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)"

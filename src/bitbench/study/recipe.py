@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bitbench.study.base import Fraction, Spec
 from bitbench.study.study import Argument, Name
-from bitbench.study.variant import DENSE, AtLoad, tensor_type
+from bitbench.study.variant import DENSE, AtLoad, find_tensor_type
 
 Option = Argument | tuple[str, ...]
 COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes
@@ -116,7 +116,7 @@ class Scheme(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _what_its_preset_means(cls, value: Any) -> Any:
+    def _expand_preset(cls, value: Any) -> Any:
         if not isinstance(value, dict) or value.get("preset") not in _PRESETS:
             return value
         preset = _PRESETS[value["preset"]]
@@ -128,7 +128,7 @@ class Scheme(Spec):
         return {**value, **preset}
 
     @model_validator(mode="after")
-    def _float_is_eight_bits_per_row(self) -> "Scheme":
+    def _check_float(self) -> "Scheme":
         if self.preset is not None:
             if not self.symmetric:
                 raise ValueError(
@@ -156,7 +156,7 @@ class Scheme(Spec):
         activation_type: str = self.type
         if self.preset == "W4AFP8":
             activation_type = "float"
-        return scheme_form(
+        return format_scheme(
             self.weight_bits,
             self.type,
             self.activation_bits,
@@ -167,7 +167,7 @@ class Scheme(Spec):
         )
 
 
-def scheme_form(
+def format_scheme(
     weight_bits: int,
     weight_type: str,
     activation_bits: int,
@@ -276,7 +276,7 @@ class TensorRule(Spec):
 
     @field_validator("match")
     @classmethod
-    def _is_a_pattern(cls, value: str) -> str:
+    def _check_pattern(cls, value: str) -> str:
         if re.search(r"[\s=A-Z]", value):
             raise ValueError(
                 f"{value[:80]!r}: llama-quantize reads no pattern with spaces, = or capital letters"
@@ -289,11 +289,11 @@ class TensorRule(Spec):
 
     @field_validator("type")
     @classmethod
-    def _is_known(cls, value: str) -> str:
-        return tensor_type(value).name
+    def _normalize_type(cls, value: str) -> str:
+        return find_tensor_type(value).name
 
 
-def _reads_text(step: Step) -> bool:
+def _is_reading_text(step: Step) -> bool:
     return not isinstance(step, Quantize) or step.needs_calibration
 
 
@@ -321,13 +321,13 @@ class Recipe(Spec):
 
     @field_validator("name")
     @classmethod
-    def _fits_a_folder_name(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
 
     @model_validator(mode="after")
-    def _has_types_for_what_is_quantized(self) -> "Recipe":
+    def _check_tensors(self) -> "Recipe":
         if self.tensors and (
             self.backend is not Backend.GGUF or self.gguf_type in DENSE_GGUF_TYPES
         ):
@@ -337,7 +337,7 @@ class Recipe(Spec):
         return self
 
     @model_validator(mode="after")
-    def _says_what_its_backend_needs(self) -> "Recipe":
+    def _check_backend(self) -> "Recipe":
         if self.backend is Backend.LLMCOMPRESSOR:
             self._check_steps()
             return self
@@ -473,4 +473,4 @@ class Recipe(Spec):
     @property
     def needs_calibration(self) -> bool:
         """Return True if the recipe reads a text."""
-        return self.has_imatrix or any(map(_reads_text, self.steps))
+        return self.has_imatrix or any(map(_is_reading_text, self.steps))

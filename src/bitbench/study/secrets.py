@@ -22,7 +22,7 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def without_secret_options(words: Sequence[str]) -> list[str]:
+def hide_secret_options(words: Sequence[str]) -> list[str]:
     """Return a command with the values of secret options hidden: `--api-key X`, `--api-key=X`."""
     result: list[str] = []
     for word in words:
@@ -40,7 +40,7 @@ def _is_secret_option(name: str) -> bool:
     return name.startswith("-") and is_secret(name)
 
 
-def secret_values(content: Json) -> Iterator[str]:
+def iter_secret_values(content: Json) -> Iterator[str]:
     """Yield the values of all fields with a secret name, at any depth.
 
     `api_key_env` holds the name of a variable, so its value is not a secret.
@@ -48,12 +48,12 @@ def secret_values(content: Json) -> Iterator[str]:
     if isinstance(content, dict):
         for name, value in content.items():
             if not isinstance(value, str) or not is_secret(name) or name.endswith("_env"):
-                yield from secret_values(value)
+                yield from iter_secret_values(value)
             elif len(value) >= _SHORTEST:
                 yield value
     elif isinstance(content, list):
         for item in content:
-            yield from secret_values(item)
+            yield from iter_secret_values(item)
     elif isinstance(content, str) and content.startswith("{"):  # an argument that is JSON
         with suppress(ValueError, RecursionError):
-            yield from secret_values(json.loads(content))
+            yield from iter_secret_values(json.loads(content))

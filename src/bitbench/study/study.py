@@ -26,9 +26,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from bitbench.feature import feature_errors_as_warnings, study_keys_of_features
+from bitbench.feature import collect_feature_study_keys, handle_feature_errors
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
-from bitbench.study.environment import venv_folder
+from bitbench.study.environment import find_venv_folder
 from bitbench.study.metrics import PrimaryMetricName, find_metric
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
@@ -50,7 +50,7 @@ EngineName = Annotated[str, BeforeValidator(_name_null_engine)]
 Argument = bool | int | float | str
 
 
-def _full_path(value: str) -> str:
+def _check_full_path(value: str) -> str:
     if not Path(value).expanduser().is_absolute():
         raise ValueError(
             f"{value} is relative; give the full path of a virtual environment, or of its python"
@@ -58,7 +58,7 @@ def _full_path(value: str) -> str:
     return value
 
 
-PythonPath = Annotated[str, AfterValidator(_full_path)]
+PythonPath = Annotated[str, AfterValidator(_check_full_path)]
 KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
 MOST_POINTS = 2_000  # of a study: at five starts of a minute each they take a machine a week
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
@@ -70,23 +70,23 @@ _PYTHON = (
 )
 
 
-def _named(value: object) -> object:
+def _expand_name(value: object) -> object:
     """Expand a name to an engine, and add the default name: `vllm`, or `vllm old` for /opt/old."""
     if value is None or isinstance(value, str):
         value = {"engine": value}
     if isinstance(value, dict) and "name" not in value and "engine" in value:
         name = value["engine"]
-        if folder := _folder_name(value.get("python")):
+        if folder := _find_folder_name(value.get("python")):
             name = f"{name} {folder}"
         value = {**value, "name": name}
     return value
 
 
-def _folder_name(python: object) -> str | None:
+def _find_folder_name(python: object) -> str | None:
     """Return the name of a virtual environment's folder, given its path or its Python."""
     if not isinstance(python, str):
         return None
-    return venv_folder(Path(python)).name or None
+    return find_venv_folder(Path(python)).name or None
 
 
 # Types of a KV cache of 16 bits or more, as engines call them. All others are quantized.
@@ -110,7 +110,7 @@ class EngineSetup(Spec):
     )
     python: PythonPath | None = Field(default=None, description=_PYTHON)
 
-    _short_form = model_validator(mode="before")(_named)
+    _short_form = model_validator(mode="before")(_expand_name)
 
     @property
     def settings(self) -> dict[str, Argument]:
@@ -152,17 +152,17 @@ class EngineAxes(Spec):
     )
     python: PythonPath | None = Field(default=None, description=_PYTHON)
 
-    _short_form = model_validator(mode="before")(_named)
+    _short_form = model_validator(mode="before")(_expand_name)
 
     @model_validator(mode="after")
-    def _are_few(self) -> "EngineAxes":
+    def _check_combinations(self) -> "EngineAxes":
         axes = (self.kv_cache, *self.args.values())
         count = prod(len(values) for values in axes if isinstance(values, tuple))
         if count > MOST_SETUPS:
             raise ValueError(f"its lists have {count:,} combinations; at most {MOST_SETUPS:,}")
         return self
 
-    def setups(self) -> Iterator[EngineSetup]:
+    def iter_setups(self) -> Iterator[EngineSetup]:
         """Yield a setup for each combination."""
         axes: dict[str, tuple[Argument | None, ...]] = {}
         for name, values in self.args.items():
@@ -180,7 +180,7 @@ class EngineAxes(Spec):
         position = dict(chosen)
         if isinstance(self.kv_cache, tuple):
             position = {"kv": cache_type, **chosen}
-        parts = [f"{name}={_shown(value)}" for name, value in position.items()]
+        parts = [f"{name}={_format_setting(value)}" for name, value in position.items()]
         args: dict[str, Argument] = {}
         for name, value in self.args.items():
             argument = chosen.get(name, value)
@@ -196,7 +196,7 @@ class EngineAxes(Spec):
         )
 
 
-def _shown(value: Argument | None) -> str:
+def _format_setting(value: Argument | None) -> str:
     """Return a value as a part of a setup's name.
 
     A JSON object, such as vLLM's speculative-config, is written by its values alone.
@@ -217,13 +217,13 @@ def _shown(value: Argument | None) -> str:
 _AXES = TypeAdapter(tuple[EngineAxes, ...])
 
 
-def _each_combination(value: object, info: ValidationInfo) -> object:
+def _expand_combinations(value: object, info: ValidationInfo) -> object:
     """Expand the lists of a study file, so that mistakes keep their position. Keep setups."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, EngineSetup) for item in value):
         return value
     setups: list[EngineSetup] = []
     for axes in _AXES.validate_python(value, context=info.context):
-        setups += axes.setups()
+        setups += axes.iter_setups()
     return setups
 
 
@@ -238,13 +238,13 @@ class Count(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_number_means_exactly(cls, value: object) -> object:
+    def _expand_number(cls, value: object) -> object:
         if isinstance(value, int) and not isinstance(value, bool):
             return {"min": value, "max": value}
         return value
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Count":
+    def _check_order(self) -> "Count":
         if self.max < self.min:
             raise ValueError(f"max ({self.max}) is smaller than min ({self.min})")
         return self
@@ -295,19 +295,19 @@ class Measure(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _a_budget_counts_starts(cls, value: object) -> object:
+    def _set_default_starts(cls, value: object) -> object:
         """Plan the starts from the budget, unless the study gives a number."""
         if isinstance(value, dict) and value.get("budget") is not None:
             return {"starts": STARTS_OF_A_BUDGET} | value
         return value
 
-    def with_budget(self, budget_s: float) -> "Measure":
+    def replace_budget(self, budget_s: float) -> "Measure":
         """Return the same settings with a budget in seconds."""
         return Measure.model_validate(self.model_dump(exclude_unset=True) | {"budget": budget_s})
 
     @field_validator("metric", mode="before")
     @classmethod
-    def _any_spelling(cls, value: object) -> object:
+    def _normalize_metric(cls, value: object) -> object:
         if isinstance(value, str) and (metric := find_metric(value)):
             return metric.name
         return value
@@ -357,11 +357,11 @@ S = TypeVar("S", bound=StudySection)
 
 
 @cache
-def feature_keys() -> type[Spec]:
+def make_feature_keys() -> type[Spec]:
     """Return a model with a field for each key that a feature reads."""
     fields: dict[str, Any] = {}
-    for key, offer in study_keys_of_features().items():
-        with feature_errors_as_warnings(offer.feature):
+    for key, offer in collect_feature_study_keys().items():
+        with handle_feature_errors(offer.feature):
             kind = offer.load()
             fields[key] = (kind | None, Field(default=None, description=kind.description))
     return create_model("FeatureKeys", __base__=Spec, **fields)
@@ -390,7 +390,7 @@ class Study(Spec):
     )
     engines: Annotated[
         tuple[EngineSetup, ...],
-        BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...]),
+        BeforeValidator(_expand_combinations, json_schema_input_type=tuple[EngineAxes, ...]),
     ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env, python}`")
     workloads: tuple[Workload, ...] = Field(
         default=(),
@@ -412,24 +412,24 @@ class Study(Spec):
 
     @field_validator("workloads", mode="before")
     @classmethod
-    def _names_of_built_ins(cls, value: object) -> object:
+    def _expand_built_ins(cls, value: object) -> object:
         if not isinstance(value, (list, tuple)):
             return value
-        return list(map(_built_in, value))
+        return list(map(_find_built_in, value))
 
     @field_validator("models", "recipes", mode="before")
     @classmethod
-    def _one_is_a_list_of_one(cls, value: object) -> object:
+    def _wrap_single(cls, value: object) -> object:
         return [value] if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _asks_something(self) -> "Study":
+    def _check_question(self) -> "Study":
         if not self.workloads and self.quality is None:
             raise ValueError("it asks nothing: give `workloads`, `quality`, or both")
         return self
 
     @model_validator(mode="after")
-    def _can_be_planned(self) -> "Study":
+    def _check_size(self) -> "Study":
         variants = max(len(self.models), 1) * len(self.recipes) + len(self.variants)
         points = variants * len(self.engines) * max(len(self.workloads), 1)
         if points > MOST_POINTS:
@@ -440,7 +440,7 @@ class Study(Spec):
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> "Study":
+    def _check_names(self) -> "Study":
         names_by_field = (
             ("engines", [setup.name for setup in self.engines]),
             ("workloads", [workload.name for workload in self.workloads]),
@@ -457,7 +457,7 @@ class Study(Spec):
         return self
 
     @model_validator(mode="after")
-    def _variants_have_their_model(self) -> "Study":
+    def _check_variants(self) -> "Study":
         for variant in self.variants:
             if variant.of not in self.models:
                 raise ValueError(
@@ -468,7 +468,7 @@ class Study(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _keys_of_features(cls, value: object, info: ValidationInfo) -> object:
+    def _check_feature_keys(cls, value: object, info: ValidationInfo) -> object:
         """Check the keys of features. An unknown key is an error, but not in a record.
 
         A record may have keys of features that are not installed. They are kept as they are.
@@ -482,7 +482,7 @@ class Study(Spec):
                 fields[key] = content
             elif content is not None:
                 others[key] = content
-        model = feature_keys()
+        model = make_feature_keys()
         checked = others
         if info.context is RECORDED:
             checked = {key: others[key] for key in others if key in model.model_fields}
@@ -490,7 +490,7 @@ class Study(Spec):
         return {**fields, **others, **{key: getattr(sections, key) for key in checked}}
 
     @model_validator(mode="after")
-    def _suits_its_features(self) -> "Study":
+    def _check_features(self) -> "Study":
         for key, section in self.sections.items():
             if reason := section.refuse(self):
                 raise ValueError(f"{key}: {reason}")
@@ -503,8 +503,8 @@ class Study(Spec):
         json_schema = handler(schema)
         study_schema = handler.resolve_ref_schema(json_schema)
         study_schema["additionalProperties"] = False
-        for key, field in feature_keys().model_fields.items():
-            kind = study_keys_of_features()[key].load()
+        for key, field in make_feature_keys().model_fields.items():
+            kind = collect_feature_study_keys()[key].load()
             study_schema["properties"][key] = {
                 **handler(kind.__pydantic_core_schema__),
                 "description": field.description,
@@ -531,7 +531,7 @@ class Study(Spec):
         return next(setup for setup in self.engines if setup.name == name)
 
 
-def _built_in(item: object) -> object:
+def _find_built_in(item: object) -> object:
     """Return the built-in workload of a name, and anything else as it is."""
     if not isinstance(item, str):
         return item

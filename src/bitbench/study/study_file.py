@@ -15,12 +15,12 @@ from bitbench.study.study import EngineAxes, Study
 from bitbench.study.workload import Workload
 from bitbench.util import yaml_file
 from bitbench.util.errors import StudyFileError, UsageError
-from bitbench.util.units import BY_HAND, written_seconds
+from bitbench.util.units import BY_HAND, format_exact_seconds
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
-def study_schema() -> dict[str, Any]:
+def make_study_schema() -> dict[str, Any]:
     """Return the JSON Schema of a study file, for editors."""
     schema = Study.model_json_schema(mode="validation")
     _allow_short_forms(schema)
@@ -41,7 +41,7 @@ def read_study(path: Path) -> tuple[Study, str]:
     missing = f"no study file {path}; `bitbench init {path}` writes one to start from"
     text = yaml_file.read_yaml_text(path, missing=missing, error=StudyFileError)
     study = parse_study(text, name=str(path))
-    if not yaml_file.line_of(text, ("name",))[1]:
+    if not yaml_file.find_line(text, ("name",))[1]:
         text = f"{text.rstrip()}\nname: {study.name}\n"
         # Raises if nothing can follow the text, for example after a closing brace.
         parse_study(text, name=str(path))
@@ -54,7 +54,7 @@ class _Engines(BaseModel):
     engines: tuple[EngineAxes, ...]
 
 
-def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, ...]:
+def _locate_entry(location: tuple[int | str, ...], text: str) -> tuple[int | str, ...]:
     """Return the location of a setup in the file, where lists are not expanded."""
     match location:
         case ("engines", int(number), *rest):
@@ -63,7 +63,7 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
             )
             entries: list[int] = []
             for entry, axes in enumerate(written.engines):
-                entries += [entry for _ in axes.setups()]
+                entries += [entry for _ in axes.iter_setups()]
             return ("engines", entries[number], *rest)
     return location
 
@@ -76,11 +76,11 @@ def parse_study(text: str, *, name: str) -> Study:
         name=name,
         outline="a study file is a mapping (`name: …`, `engines: …`, `workloads: …`)",
         error=StudyFileError,
-        defaults={"name": _name_of(name)},
+        defaults={"name": _make_study_name(name)},
     )
 
 
-def _name_of(file: str) -> str:
+def _make_study_name(file: str) -> str:
     """Return the name of a study from the name of its file: `a b.yaml` becomes a-b."""
     return _NOT_IN_A_NAME.sub("-", Path(file).stem).strip("-_.+") or "study"
 
@@ -119,17 +119,17 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
     definitions["Count"] = {"anyOf": [{"type": "integer", "minimum": 1}, count]}
 
 
-def study_file_text(study: Study) -> str:
+def format_study(study: Study) -> str:
     """Write a study as YAML. Reading it again gives an equal study."""
     content = study.model_dump(
         mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND
     )
     content = {"bitbench": study.bitbench, **content}
     if study.workloads:
-        content["workloads"] = list(map(_workload, study.workloads))
+        content["workloads"] = list(map(_format_workload, study.workloads))
     if study.objectives:
         content["objectives"] = {
-            objective.name: written_seconds(objective.limit) for objective in study.objectives
+            objective.name: format_exact_seconds(objective.limit) for objective in study.objectives
         }
     text: str = yaml.safe_dump(
         content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
@@ -137,7 +137,7 @@ def study_file_text(study: Study) -> str:
     return text
 
 
-def _workload(workload: Workload) -> dict[str, object]:
+def _format_workload(workload: Workload) -> dict[str, object]:
     """Return the content of a workload without defaults, but with the kind of its arrival."""
     content = workload.model_dump(
         mode="json", exclude_defaults=True, exclude={"arrival"}, context=BY_HAND
@@ -168,21 +168,21 @@ class StudySource:
         if isinstance(study, StudySource):
             return study
         if isinstance(study, Study):
-            return cls(study, study_file_text(study), folder)
+            return cls(study, format_study(study), folder)
         return cls(*read_study(study), study.parent, study)
 
-    def with_budget(self, budget_s: float | None) -> "StudySource":
+    def replace_budget(self, budget_s: float | None) -> "StudySource":
         """Return the same study with another budget. Its file does not change."""
         if budget_s is None:
             return self
-        measure = self.study.measure.with_budget(budget_s)
+        measure = self.study.measure.replace_budget(budget_s)
         return replace(self, study=self.study.model_copy(update={"measure": measure}))
 
-    def located(self, error: StudyFileError) -> StudyFileError:
+    def locate_error(self, error: StudyFileError) -> StudyFileError:
         """Return the error with the line of its field, for errors found after reading."""
         if self.file is None:
             return error
-        line, field = yaml_file.line_of(self.text, _as_written(error.location, self.text))
+        line, field = yaml_file.find_line(self.text, _locate_entry(error.location, self.text))
         if not field:
             return StudyFileError(f"{self.file}: {error}")
         return StudyFileError(f"{self.file}:{line}: {field}: {error}")
@@ -193,7 +193,7 @@ _EAGER = """\
 """  # noqa: E501
 
 
-def starter(device: Device) -> str:
+def format_starter(device: Device) -> str:
     """Return a first study file. Only on a CPU it sets eager mode, which disables CUDA graphs."""
     eager = ""
     if device == "cpu":
@@ -259,7 +259,7 @@ seed: 1
 T = TypeVar("T")
 
 
-def checked(make: Callable[[], T], *, about: str = "") -> T:
+def check_input(make: Callable[[], T], *, about: str = "") -> T:
     """Return the result of `make`. Raise UsageError with its first mistake instead of ValueError.
 
     `about` is the user's name of the value, such as an option. The default is the wrong field.
@@ -277,7 +277,7 @@ def checked(make: Callable[[], T], *, about: str = "") -> T:
     raise UsageError(message)
 
 
-def checked_objectives(
+def parse_objectives(
     given: str | Mapping[str, str | float] | None, *, about: str = "--slo"
 ) -> tuple[Objective, ...]:
     """Parse objectives from `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds.
@@ -286,6 +286,6 @@ def checked_objectives(
     """
     if given is None:
         return ()
-    return checked(
+    return check_input(
         lambda: TypeAdapter[tuple[Objective, ...]](Objectives).validate_python(given), about=about
     )

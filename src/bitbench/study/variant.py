@@ -125,7 +125,7 @@ class TensorType:
         """Return the bits per weight."""
         return 8 * self.block_bytes / self.block_weights
 
-    def bytes_of(self, weights: int) -> int:
+    def count_bytes(self, weights: int) -> int:
         return weights // self.block_weights * self.block_bytes
 
 
@@ -167,7 +167,7 @@ TENSOR_TYPES: Mapping[int, TensorType] = MappingProxyType(_MADE | _ONLY_READ)
 _BY_NAME = {type.name.lower(): type for type in _MADE.values()}
 
 
-def tensor_type(name: str) -> TensorType:
+def find_tensor_type(name: str) -> TensorType:
     """Return the type with this name in any case. Raise ValueError with all names if unknown."""
     result = _BY_NAME.get(name.lower())
     if result is None:

@@ -61,7 +61,7 @@ AnyArrival = Annotated[
 ]
 
 
-def mean_arrival_rate(arrival: AnyArrival) -> float | None:
+def find_mean_rate(arrival: AnyArrival) -> float | None:
     """Return the mean requests per second of a trial. None if answers or a trace decide it."""
     if isinstance(arrival, (Constant, Poisson)):
         return arrival.rate
@@ -83,7 +83,7 @@ class Lengths(Spec):
     sd: float | None = Field(default=None, ge=0, le=MOST_TOKENS)
 
     @model_validator(mode="after")
-    def _one_of_two_forms(self) -> "Lengths":
+    def _check_forms(self) -> "Lengths":
         if (self.mean is None) != (self.sd is None):
             raise ValueError("`mean` and `sd` belong together; give both, or `min` and `max` alone")
         if self.mean is None and (self.min is None or self.max is None):
@@ -128,29 +128,29 @@ class Lengths(Spec):
         return f"{self.mean:,g} ± {self.sd:,g}, {limits}"
 
 
-def _form(value: object) -> str:
+def _describe_form(value: object) -> str:
     return "spread" if isinstance(value, (dict, Lengths)) else "number"
 
 
 Length = Annotated[
     Annotated[int, Field(ge=1, le=MOST_TOKENS), Tag("number")] | Annotated[Lengths, Tag("spread")],
-    Discriminator(_form),
+    Discriminator(_describe_form),
 ]
 
 
-def _shortest_length(length: Length) -> int:
+def _get_shortest_length(length: Length) -> int:
     return length.shortest if isinstance(length, Lengths) else length
 
 
-def longest_length(length: Length) -> int:
+def get_longest_length(length: Length) -> int:
     return length.longest if isinstance(length, Lengths) else length
 
 
-def typical_length(length: Length) -> float:
+def get_typical_length(length: Length) -> float:
     return length.typical if isinstance(length, Lengths) else float(length)
 
 
-def workload_length_text(length: Length) -> str:
+def format_length(length: Length) -> str:
     return str(length) if isinstance(length, Lengths) else f"{length:,}"
 
 
@@ -250,7 +250,7 @@ class Workload(Spec):
 
     @model_validator(mode="before")
     @classmethod
-    def _size_of_an_open_loop(cls, value: object) -> object:
+    def _set_open_loop_size(cls, value: object) -> object:
         if not isinstance(value, dict) or "concurrency" in value:
             return value
         arrival = value.get("arrival", Arrival.BATCH)
@@ -263,7 +263,7 @@ class Workload(Spec):
         return {**value, "concurrency": OPEN_LOOP_CONCURRENCY}
 
     @model_validator(mode="after")
-    def _count_fits_the_arrival(self) -> "Workload":
+    def _check_count(self) -> "Workload":
         if self.open_loop:
             if (self.requests is None) == (self.duration is None):
                 raise ValueError(
@@ -297,7 +297,7 @@ class Workload(Spec):
             raise ValueError(f"`requests` must be at least `concurrency`{times}")
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> "Workload":
+    def _check_parts(self) -> "Workload":
         if self.api is Api.CHAT and self.text is None:
             raise ValueError(
                 "`api: chat` takes no token ids; give `text: {file: …}`, or leave `api` out"
@@ -321,7 +321,7 @@ class Workload(Spec):
                     f"`{name}` must be a number here, the maximum: the file sets each request's "
                     "length"
                 )
-        shortest = _shortest_length(self.input_tokens)
+        shortest = _get_shortest_length(self.input_tokens)
         if self.shared_prefix is not None and self.shared_prefix.tokens >= shortest:
             raise ValueError(
                 f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the "
@@ -351,7 +351,7 @@ class Workload(Spec):
             if self.arrival.kind is Arrival.BATCH:
                 rounds = 1
             return rounds * self.concurrency * self.turns
-        rate = mean_arrival_rate(self.arrival)
+        rate = find_mean_rate(self.arrival)
         if rate is None or self.duration is None:
             return None
         return max(1, round(rate * self.duration)) * self.turns
@@ -366,14 +366,16 @@ class Workload(Spec):
             return self
         shorter = {
             "requests": self.concurrency,
-            "output_tokens": min(WARM_UP_TOKENS, longest_length(self.output_tokens)),
+            "output_tokens": min(WARM_UP_TOKENS, get_longest_length(self.output_tokens)),
         }
         return self.model_copy(update=shorter)
 
     @property
     def context_tokens(self) -> int:
         """Return the tokens of the longest request with its answer. The last turn contains all."""
-        return self.turns * (longest_length(self.input_tokens) + longest_length(self.output_tokens))
+        return self.turns * (
+            get_longest_length(self.input_tokens) + get_longest_length(self.output_tokens)
+        )
 
     @property
     def files(self) -> tuple[tuple[tuple[str, ...], str], ...]:
@@ -386,19 +388,19 @@ class Workload(Spec):
         return tuple(files)
 
 
-def _shape(name: str, concurrency: int, input_tokens: int, output_tokens: int) -> Workload:
+def _make_workload(name: str, concurrency: int, input_tokens: int, output_tokens: int) -> Workload:
     return Workload(
         name=name, concurrency=concurrency, input_tokens=input_tokens, output_tokens=output_tokens
     )
 
 
 _BUILT_IN = (
-    _shape("interactive", 1, 128, 64),
-    _shape("decode_bound", 1, 256, 512),
-    _shape("prefill_bound", 1, 2048, 32),
-    _shape("long_context", 1, 16384, 32),
-    _shape("medium_batch", 8, 256, 128),
-    _shape("base", 32, 256, 32),
-    _shape("high_concurrency", 64, 256, 128),
+    _make_workload("interactive", 1, 128, 64),
+    _make_workload("decode_bound", 1, 256, 512),
+    _make_workload("prefill_bound", 1, 2048, 32),
+    _make_workload("long_context", 1, 16384, 32),
+    _make_workload("medium_batch", 8, 256, 128),
+    _make_workload("base", 32, 256, 32),
+    _make_workload("high_concurrency", 64, 256, 128),
 )
 BUILT_IN_WORKLOADS = {workload.name: workload for workload in _BUILT_IN}

@@ -32,32 +32,32 @@ _OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _NO_TOKEN_FROM_A_FILE = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
-def engine_child_variables(extra: Mapping[str, str]) -> dict[str, str]:
+def collect_engine_variables(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of ours that a process needs to run at all, and `extra`."""
     ours = {name: os.environ[name] for name in _FOR_ENGINES if name in os.environ}
     return _DEFAULTS | ours | dict(extra)
 
 
-def tool_child_variables(
+def collect_tool_variables(
     extra: Mapping[str, str] | None = None, *, hub_token: bool = False
 ) -> dict[str, str]:
     """Return our variables without the paths of our packages, and `extra`.
 
     Set `hub_token` only if the child needs the token of a model hub.
     """
-    ours = _ours(hub_token=hub_token)
+    ours = _collect_ours(hub_token=hub_token)
     for name in _OF_OUR_PYTHON:
         ours.pop(name, None)
     return ours | dict(extra or {})
 
 
-def bitbench_child_variables() -> dict[str, str]:
+def collect_bitbench_variables() -> dict[str, str]:
     """Return the variables for bitbench's own interpreter and package, without tokens.
 
     Relative paths become absolute, for any working folder. The empty entry of a PYTHONPATH, which
     is the working folder, is removed.
     """
-    ours = _ours(hub_token=False)
+    ours = _collect_ours(hub_token=False)
     if home := ours.get("BITBENCH_HOME"):
         ours["BITBENCH_HOME"] = str(Path(home).expanduser().absolute())
     if python_path := ours.get("PYTHONPATH"):
@@ -66,7 +66,7 @@ def bitbench_child_variables() -> dict[str, str]:
     return ours
 
 
-def _ours(*, hub_token: bool) -> dict[str, str]:
+def _collect_ours(*, hub_token: bool) -> dict[str, str]:
     ours = dict(os.environ)
     if hub_token:
         return ours
@@ -83,12 +83,12 @@ def _is_hub_token(name: str) -> bool:
 NOWHERE = Path("/")
 
 
-def isolated_command(python: Path | str, *words: Path | str) -> list[str]:
+def make_isolated_command(python: Path | str, *words: Path | str) -> list[str]:
     """Return the command for any environment's Python, which sees only its own packages."""
     return [str(python), "-I", *map(str, words)]
 
 
-def bitbench_command(module: str, *words: str) -> list[str]:
+def make_bitbench_command(module: str, *words: str) -> list[str]:
     """Return the command for a module of bitbench in the current Python, which uses PYTHONPATH."""
     return [sys.executable, "-P", "-m", module, *words]
 

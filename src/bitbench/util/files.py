@@ -49,22 +49,22 @@ class SafeFolder:
 
     def make_folder(self, name: str = "") -> Path:
         """Create a folder with its parents, if missing."""
-        folder = self._below(name, _FOLDER)
-        with _plainly(folder):
+        folder = self._resolve_name(name, _FOLDER)
+        with _explain_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def write(self, name: str, text: str, mode: int = 0o666) -> Path:
-        with self.replacing(name, mode) as file:
+        with self.open_replacement(name, mode) as file:
             file.write(text.encode())
         return self.root / name
 
     @contextmanager
-    def replacing(self, name: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    def open_replacement(self, name: str, mode: int = 0o666) -> Iterator[IO[bytes]]:
         """Yield a file that replaces `name` once it is on disk. The umask applies to `mode`."""
         path = self._file(name)
         partial = path.with_name(f"{path.name}.{secrets.token_hex(_PARTIAL_BYTES)}.partial")
-        with _plainly(path):
+        with _explain_errors(path):
             try:
                 descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
                 with os.fdopen(descriptor, "wb") as file:
@@ -79,39 +79,39 @@ class SafeFolder:
     def move_in(self, file: Path, name: str) -> None:
         """Move a finished file here. Copy it if it comes from another file system."""
         path = self._file(name)
-        with _plainly(path), file.open("rb") as content:
+        with _explain_errors(path), file.open("rb") as content:
             os.fsync(content.fileno())
             try:
                 file.replace(path)
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                with self.replacing(name) as copy:
+                with self.open_replacement(name) as copy:
                     shutil.copyfileobj(content, copy)
                 file.unlink()
 
     def create(self, name: str) -> Path:
         """Create an empty file. Raise StoreError if the name is taken."""
         path = self._file(name)
-        with _plainly(path):
+        with _explain_errors(path):
             path.touch(exist_ok=False)
         return path
 
     def open_to_append(self, name: str) -> IO[bytes]:
         path = self._file(name)
-        with _plainly(path):
+        with _explain_errors(path):
             return path.open("ab")
 
     def append(self, name: str, content: bytes) -> None:
         """Append to a file. The content is on disk when this returns."""
-        with self.open_to_append(name) as file, _plainly(self.root / name):
+        with self.open_to_append(name) as file, _explain_errors(self.root / name):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
 
     def truncate(self, name: str, size: int) -> None:
         path = self._file(name)
-        with _plainly(path):
+        with _explain_errors(path):
             os.truncate(path, size)
 
     def remove_matching(
@@ -121,8 +121,8 @@ class SafeFolder:
 
         Also delete incomplete versions of such files, left by a killed process.
         """
-        path = self._below(folder, _FOLDER)
-        with _plainly(path), suppress(FileNotFoundError):
+        path = self._resolve_name(folder, _FOLDER)
+        with _explain_errors(path), suppress(FileNotFoundError):
             for file in list(path.iterdir()):
                 name = file.name
                 if partial := _PARTIAL.fullmatch(name):
@@ -133,18 +133,18 @@ class SafeFolder:
 
     def remove_folder(self, name: str) -> None:
         """Delete a folder with its content, if it exists. Links in it are removed, not followed."""
-        path = self._below(name, _FOLDER)
-        with _plainly(path), suppress(FileNotFoundError):
+        path = self._resolve_name(name, _FOLDER)
+        with _explain_errors(path), suppress(FileNotFoundError):
             shutil.rmtree(path)
 
     def _file(self, name: str) -> Path:
         """Return the path of a file that may be written. Its folder is created if missing."""
-        path = self._below(name, _FILE)
-        with _plainly(path):
+        path = self._resolve_name(name, _FILE)
+        with _explain_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _below(self, name: str, kind: str) -> Path:
+    def _resolve_name(self, name: str, kind: str) -> Path:
         """Return the path of a name.
 
         Raise StoreError if it leads out of the folder, through a link, or to another kind of file.
@@ -156,11 +156,11 @@ class SafeFolder:
             )
         path = self.root
         kinds = [_FOLDER] * (len(parts) - 1) + [kind]
-        with _plainly(path / name):
+        with _explain_errors(path / name):
             for part, part_kind in zip(parts, kinds, strict=False):
                 path /= part
                 if path.is_symlink() or (path.exists() and not _is_kind(path, part_kind)):
-                    raise _refusal(path, part_kind)
+                    raise _make_refusal(path, part_kind)
         return path
 
 
@@ -173,7 +173,7 @@ def _is_kind(path: Path, kind: str) -> bool:
 def open_to_read(path: Path) -> IO[bytes]:
     """Open a plain file, even through links. Raise StoreError for a pipe or a device."""
     if path.exists() and not path.is_file():
-        raise _refusal(path, _FILE)
+        raise _make_refusal(path, _FILE)
     return path.open("rb")
 
 
@@ -182,7 +182,7 @@ def read_bytes(path: Path) -> bytes:
         return file.read()
 
 
-def _refusal(path: Path, expected: str) -> StoreError:
+def _make_refusal(path: Path, expected: str) -> StoreError:
     if path.is_symlink():
         kind = "a link"
     elif path.is_dir():
@@ -195,7 +195,7 @@ def _refusal(path: Path, expected: str) -> StoreError:
 
 
 @contextmanager
-def _plainly(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     """Turn an OSError into a StoreError that explains what to do."""
     try:
         yield

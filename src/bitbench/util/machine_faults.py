@@ -61,7 +61,7 @@ def explain_machine_lack(error: OSError) -> str | None:
     return sentence.format(files=files)
 
 
-def disk_fault(folder: Path) -> str | None:
+def find_disk_fault(folder: Path) -> str | None:
     """Return the reason why a folder cannot be written to, or None."""
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:

@@ -77,9 +77,9 @@ def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
     Raise ModelError if the file cannot be read or is not safetensors, or if its header lies.
     """
     try:
-        entries, data = _entries(path)
+        entries, data = _read_entries(path)
         names = [name for name in entries if name != "__metadata__"]
-        return {name: _tensor(name, entries[name], data) for name in names}
+        return {name: _parse_tensor(name, entries[name], data) for name in names}
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
@@ -99,7 +99,7 @@ def read_safetensors_headers(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def safetensors_header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
+def make_safetensors_header(tensors: Mapping[str, StoredTensor]) -> bytes:
     """Return the header of a safetensors file with these tensors, in this order without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -116,7 +116,7 @@ def safetensors_header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _entries(path: Path) -> tuple[Mapping[str, Any], range]:
+def _read_entries(path: Path) -> tuple[Mapping[str, Any], range]:
     """Return the content of the header, and the range of the tensors' bytes in the file."""
     with path.open("rb") as file:
         room = path.stat().st_size - _LENGTH_BYTES
@@ -132,7 +132,7 @@ def _entries(path: Path) -> tuple[Mapping[str, Any], range]:
     return entries, range(_LENGTH_BYTES + length, _LENGTH_BYTES + room)
 
 
-def _tensor(name: str, entry: Any, data: range) -> StoredTensor:
+def _parse_tensor(name: str, entry: Any, data: range) -> StoredTensor:
     """Check and return a tensor. Raise ValueError if its entry does not fit the file."""
     name.encode()  # a ValueError for a lone surrogate, which JSON allows but no file can store
     fields = entry if isinstance(entry, dict) else {}

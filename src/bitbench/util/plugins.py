@@ -19,10 +19,10 @@ def load_plugin(point: EntryPoint) -> object:
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         cause = f"{type(error).__name__}: {first_line}"
-        raise PluginError(_broken_plugin(point, cause)) from error
+        raise PluginError(_describe_failure(point, cause)) from error
 
 
-def _broken_plugin(point: EntryPoint, cause: str) -> str:
+def _describe_failure(point: EntryPoint, cause: str) -> str:
     """Return the package, what it extends, the cause and the remedy: the same for all its parts."""
     package = point.module
     if point.dist:

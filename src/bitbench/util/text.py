@@ -26,18 +26,18 @@ def quote(message: str | bytes, key: str, limit: int = QUOTED_LENGTH) -> str:
     """
     if isinstance(message, bytes):
         message = message[: 4 * _READ_LENGTH].decode("utf-8", errors="replace")
-    words = text_without_key(message, key)[:_READ_LENGTH].split()
-    return printable(" ".join(words), limit)
+    words = hide_key(message, key)[:_READ_LENGTH].split()
+    return format_printable(" ".join(words), limit)
 
 
-def text_without_key(text: str, key: str) -> str:
+def hide_key(text: str, key: str) -> str:
     """Return the text with the key hidden, in plain form and in URLs."""
     if len(key) < _SHORTEST_KEY:
         return text
     return text.replace(key, HIDDEN).replace(quote_plus(key), HIDDEN)
 
 
-def printable(text: str, limit: int = QUOTED_LENGTH) -> str:
+def format_printable(text: str, limit: int = QUOTED_LENGTH) -> str:
     """Return a shortened text with escapes for unprintable characters. It must not hold a key."""
     text = text.replace("\t", "    ")
     if len(text) > limit:
@@ -51,7 +51,7 @@ def _escape_unprintable(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """Return the whole text, with lone surrogates escaped because no file can store them."""
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
 
@@ -66,14 +66,14 @@ _BLANK = re.compile(
 _KEPT = "\n\t"
 
 
-def visible(text: str) -> str:
+def escape_hidden(text: str) -> str:
     r"""Return the text with `\x1b`, `\u202e` and similar characters escaped, except line breaks."""
     if text.isprintable() and not _BLANK.search(text):
         return text
-    return "".join(map(_spelled, text))
+    return "".join(map(_escape_char, text))
 
 
-def _spelled(char: str) -> str:
+def _escape_char(char: str) -> str:
     """Return the character, or its escape if it is hidden."""
     is_hidden = unicodedata.category(char) in _ESCAPED or _BLANK.match(char)
     if char in _KEPT or not is_hidden:
@@ -89,7 +89,7 @@ def _spelled(char: str) -> str:
 LEAST_BEGUN = 3  # characters, because fewer match the beginning of too many names
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return "did you mean `tpot`? " as a part of a sentence, or "" if no name is similar.
 
     The beginning of a name means that name: `output` is `output_throughput`.

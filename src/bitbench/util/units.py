@@ -38,7 +38,7 @@ def parse_seconds(value: object) -> float:
     Raise ValueError for any other value, and for a text without a unit, since 200 may mean
     milliseconds.
     """
-    number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
+    number, unit = _parse_quantity(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
     seconds = number * _SECONDS[unit or "s"]
     if unit in _PER_SECOND:
         seconds = number / _PER_SECOND[unit]  # exact, unlike the product
@@ -58,7 +58,7 @@ def parse_bytes(value: object) -> int:
 
     Raise ValueError for any other value, and for a text without a unit.
     """
-    number, unit = _parse(value, _BYTES, "a size such as 500MB or 4GiB")
+    number, unit = _parse_quantity(value, _BYTES, "a size such as 500MB or 4GiB")
     if unit or number == 0 or not isinstance(value, str):
         return round(number * _BYTES[unit or "b"])
     text = value.strip()
@@ -71,7 +71,7 @@ def parse_fraction(value: object) -> float:
     Raise ValueError for any other value, and for a text of 1 or more without a percent sign: 3
     hardly means 300 %.
     """
-    number, unit = _parse(value, {"%": 0.01}, "a share such as 2% or 0.02")
+    number, unit = _parse_quantity(value, {"%": 0.01}, "a share such as 2% or 0.02")
     if unit:
         return number * 0.01
     if isinstance(value, str) and number >= 1:
@@ -80,7 +80,7 @@ def parse_fraction(value: object) -> float:
     return number
 
 
-def _parse(value: object, units: Mapping[str, float], expected: str) -> tuple[float, str]:
+def _parse_quantity(value: object, units: Mapping[str, float], expected: str) -> tuple[float, str]:
     """Return the number as it is written, and its unit, or "" if it has none."""
     match = None
     if _is_number(value) or isinstance(value, str):
@@ -99,14 +99,14 @@ def _parse(value: object, units: Mapping[str, float], expected: str) -> tuple[fl
     return number, unit
 
 
-def written_value(value: object) -> object:
+def format_number_text(value: object) -> object:
     """Return a number of a file as the text that a person wrote, and anything else as it is."""
     if _is_number(value):
         return str(value)
     return value
 
 
-def written_seconds(seconds: float) -> str:
+def format_exact_seconds(seconds: float) -> str:
     """Return a duration as a person would write it. `parse_seconds` gives the same number."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         text = f"{seconds / factor:g}{unit}"
@@ -115,7 +115,7 @@ def written_seconds(seconds: float) -> str:
     return f"{seconds!r}s"
 
 
-def written_bytes(count: int) -> str:
+def format_exact_bytes(count: int) -> str:
     return f"{count}B"
 
 
@@ -164,8 +164,8 @@ def show_about(seconds: float, up_to: float | None = None) -> str:
     """Return a rounded estimate: `45 s`, `12 to 17 min`, `50 s to 3 min`, `5.3 h`, `24 days`."""
     if up_to is None:
         up_to = seconds
-    low, low_unit = _about(seconds)
-    high, high_unit = _about(up_to)
+    low, low_unit = _round_duration(seconds)
+    high, high_unit = _round_duration(up_to)
     if (low, low_unit) == (high, high_unit):
         return f"{low} {low_unit}"
     if low_unit == high_unit:
@@ -173,7 +173,7 @@ def show_about(seconds: float, up_to: float | None = None) -> str:
     return f"{low} {low_unit} to {high} {high_unit}"
 
 
-def _about(seconds: float) -> tuple[str, str]:
+def _round_duration(seconds: float) -> tuple[str, str]:
     if seconds < 100:
         return f"{seconds:.0f}", "s"
     if seconds < 100 * 60:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from yaml.composer import ComposerError
 
 from bitbench.util.files import UnreadableFileError, read_text_file
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 from bitbench.util.units import BY_HAND, show_wrong_value
 
 Location = Sequence[int | str]
@@ -58,7 +58,7 @@ def parse_yaml(
         _refuse_too_much(text)
         loader = _Loader(text)
         root = loader.get_single_node()
-        repeated = list(islice(_repeated_keys(root), MOST_MISTAKES))
+        repeated = list(islice(_iter_repeated_keys(root), MOST_MISTAKES))
         content = None
         if root is not None and not repeated:
             content = loader.construct_document(root)
@@ -88,17 +88,17 @@ def parse_yaml(
     try:
         return spec.model_validate({**defaults, **(content or {})}, context=BY_HAND)
     except ValidationError as problem:
-        raise error("\n".join(_mistakes(problem, root, name, spec))) from problem
+        raise error("\n".join(_describe_mistakes(problem, root, name, spec))) from problem
 
 
-def line_of(text: str, location: Location) -> tuple[int, str]:
+def find_line(text: str, location: Location) -> tuple[int, str]:
     """Return the line and the dotted name of a field in a file that was parsed before.
 
     The name is empty if the file lacks the field.
     """
     root = yaml.compose(text, Loader=_Loader)
     assert root is not None  # it was read before
-    return _line_of(root, location)
+    return _find_line(root, location)
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is twenty times faster
@@ -120,7 +120,7 @@ def _refuse_too_much(text: str) -> None:
                 and event.implicit[0]
                 and _ENDLESS_NUMBER.fullmatch(event.value)
             ):
-                raise _too_much("a number without end", event)
+                raise _make_size_error("a number without end", event)
         if isinstance(event, yaml.CollectionStartEvent):
             begun.append((event.anchor, values))
             sizes[event.anchor] = MOST_NODES  # until it ends, because it may contain itself
@@ -128,21 +128,21 @@ def _refuse_too_much(text: str) -> None:
             anchor, before = begun.pop()
             sizes[anchor] = values - before + 1
         if len(begun) > DEEPEST:
-            raise _too_much(f"more than {DEEPEST} levels within each other", event)
+            raise _make_size_error(f"more than {DEEPEST} levels within each other", event)
         if values > MOST_NODES:
-            raise _too_much(
+            raise _make_size_error(
                 f"more than {MOST_NODES:,} values, counting those that aliases stand for", event
             )
 
 
-def _too_much(problem: str, event: Any) -> ComposerError:
+def _make_size_error(problem: str, event: Any) -> ComposerError:
     return ComposerError(None, None, problem, event.start_mark)
 
 
-def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
+def _iter_repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _repeated_keys(item)
+            yield from _iter_repeated_keys(item)
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
@@ -150,22 +150,22 @@ def _repeated_keys(node: yaml.Node | None) -> Iterator[tuple[str, int]]:
                 if key.value in seen:
                     yield key.value, key.start_mark.line + 1
                 seen.add(key.value)
-            yield from _repeated_keys(value)
+            yield from _iter_repeated_keys(value)
 
 
-def _mistakes(
+def _describe_mistakes(
     problem: ValidationError, root: yaml.Node, name: str, spec: type[BaseModel]
 ) -> list[str]:
     """Return a line for each of the first mistakes, and one line for the rest."""
-    causes = _causes(problem)
-    lines = [_describe(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES]]
+    causes = _list_causes(problem)
+    lines = [_describe_mistake(mistake, root, name, spec) for mistake in causes[:MOST_MISTAKES]]
     lines = list(dict.fromkeys(lines))
     if len(causes) > MOST_MISTAKES:
         lines.append(f"{name}: and {len(causes) - MOST_MISTAKES:,} more")
     return lines
 
 
-def _causes(problem: ValidationError) -> list[Any]:
+def _list_causes(problem: ValidationError) -> list[Any]:
     """Return the mistakes without consequences: a list whose only item is wrong counts as empty."""
     mistakes = problem.errors()
     return [mistake for mistake in mistakes if not _is_consequence(mistake, mistakes)]
@@ -179,25 +179,25 @@ def _is_consequence(mistake: Any, mistakes: Iterable[Any]) -> bool:
     return any(other["loc"][: len(location)] == location for other in others)
 
 
-def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -> str:
+def _describe_mistake(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -> str:
     """Return a mistake with its line, its field and the allowed values."""
     location = mistake["loc"]
     kind = mistake["type"]
-    line, field = _line_of(root, location)
+    line, field = _find_line(root, location)
     where = f"{name}:{line}"
     parent = ""
     if field:
         where = f"{name}:{line}: {field}"
         parent = f" in `{field}`"
     if kind == "extra_forbidden":
-        fields = list(_schema_at(spec, location[:-1]).get("properties", {}))
-        hint = did_you_mean(str(location[-1]), fields)
+        fields = list(_find_schema(spec, location[:-1]).get("properties", {}))
+        hint = suggest_name(str(location[-1]), fields)
         return f"{where}: unknown field; {hint}known fields: {', '.join(fields)}"
     if kind == "missing":
         return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = mistake["ctx"]["discriminator"].strip("'")
-        branches = _schema_at(spec, location).get("discriminator", {}).get("mapping", {})
+        branches = _find_schema(spec, location).get("discriminator", {}).get("mapping", {})
         message = f"{where}: `{tag}` must be one of {', '.join(branches)}"
         if kind == "union_tag_invalid":
             message += f", but it is {mistake['ctx']['tag']!r}"
@@ -209,7 +209,7 @@ def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -
     return f"{where}: {message}, but it is {show_wrong_value(mistake['input'])}"
 
 
-def _line_of(root: yaml.Node, location: Location) -> tuple[int, str]:
+def _find_line(root: yaml.Node, location: Location) -> tuple[int, str]:
     """Return the line and dotted name of the deepest part of `location` that the file has.
 
     Skip parts that only the validator knows, such as the name of a union's branch.
@@ -218,14 +218,14 @@ def _line_of(root: yaml.Node, location: Location) -> tuple[int, str]:
     line = root.start_mark.line + 1
     parts = []
     for part in location:
-        child = _child(node, part)
+        child = _find_child(node, part)
         if child is not None:
             node, line = child
             parts.append(part)
-    return line, _dotted(parts)
+    return line, _format_location(parts)
 
 
-def _child(node: yaml.Node, part: int | str) -> tuple[yaml.Node, int] | None:
+def _find_child(node: yaml.Node, part: int | str) -> tuple[yaml.Node, int] | None:
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
         item = node.value[part]
         return item, item.start_mark.line + 1
@@ -236,7 +236,7 @@ def _child(node: yaml.Node, part: int | str) -> tuple[yaml.Node, int] | None:
     return None
 
 
-def _dotted(location: Location) -> str:
+def _format_location(location: Location) -> str:
     text = ""
     for part in location:
         if isinstance(part, int):
@@ -248,9 +248,9 @@ def _dotted(location: Location) -> str:
     return text
 
 
-def _schema_at(spec: type[BaseModel], location: Location) -> dict[str, Any]:
+def _find_schema(spec: type[BaseModel], location: Location) -> dict[str, Any]:
     """Return the part of the JSON Schema at this location."""
-    schema = _schema_of(spec)
+    schema = _make_schema(spec)
     node: dict[str, Any] = schema
     for part in location:
         branches = node.get("discriminator", {}).get("mapping", {})
@@ -261,16 +261,16 @@ def _schema_at(spec: type[BaseModel], location: Location) -> dict[str, Any]:
         else:
             step = node.get("properties", {}).get(part)
         if step is not None:
-            node = _resolved(step, schema)
+            node = _resolve_reference(step, schema)
     return node
 
 
 @cache
-def _schema_of(spec: type[BaseModel]) -> dict[str, Any]:
+def _make_schema(spec: type[BaseModel]) -> dict[str, Any]:
     return spec.model_json_schema()
 
 
-def _resolved(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+def _resolve_reference(node: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     """Follow a reference. In a union of one object and simple types, follow the object."""
     if "discriminator" not in node:
         branches = node.get("anyOf", node.get("oneOf", []))

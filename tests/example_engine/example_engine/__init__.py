@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from bitbench.engines.processes import free_port, random_key
+from bitbench.engines.processes import free_port, make_random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
@@ -44,7 +44,7 @@ class ExampleEngine:
         return True
 
     def start(self, launch: Launch) -> Instance:
-        port, key = free_port(), random_key()
+        port, key = free_port(), make_random_key()
         word = str(launch.setup.args.get("word", "example"))
         return ServerInstance(
             ServerPlan(

@@ -6,9 +6,13 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
 from bitbench.records.quality import Condition
-from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
-from bitbench.reports.sections.lead import lead
-from bitbench.reports.study import study_document
+from bitbench.reports.document.markdown import (
+    render_markdown,
+    render_markdown_phrase,
+    render_markdown_section,
+)
+from bitbench.reports.sections.lead import find_lead
+from bitbench.reports.study import build_study_report
 from tests.support.synthetic import demo_study, make_lock, summarize
 from tests.unit.test_statistics_quality import TOP, VOCABULARY, logits, noisy, plan, record, rows
 
@@ -121,45 +125,50 @@ def test_a_margin_that_only_the_missing_mass_may_exceed_is_no_pass() -> None:
 
 def test_the_report_says_what_is_equivalent() -> None:
     summary = measured()
-    said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
+    said = [
+        render_markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)
+    ]
     assert said[0].startswith(
         "Behaviour: `w8` is equivalent to the unquantized model within the 0.01-nat margin"
     )
     assert said[1].startswith("Behaviour: `w4` is not equivalent to the unquantized model")
-    text = "\n".join(markdown_section_parts(behaviour_section(behaviour_of(summary), summary)))
+    text = "\n".join(render_markdown_section(behaviour_section(behaviour_of(summary), summary)))
     assert text.index("w8") < text.rindex("w4")
 
 
 def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     summary = measured()
     alone = summary.model_copy(update={"study": summary.study.model_copy(update={"workloads": ()})})
-    found = lead(alone)
+    found = find_lead(alone)
     assert found is not None
     assert (
-        markdown_phrase(found.verdict)
+        render_markdown_phrase(found.verdict)
         == "`w8` is equivalent to the unquantized model within the 0.01-nat margin."
     )
-    (others,) = (markdown_phrase(one) for one in found.reasons)
+    (others,) = (render_markdown_phrase(one) for one in found.reasons)
     assert others == "1 variant is not equivalent."
-    assert lead(alone.model_copy(update={"parts": {}})) is None
+    assert find_lead(alone.model_copy(update={"parts": {}})) is None
 
 
 def test_a_baseline_that_is_quantized_is_named() -> None:
     summary = measured()
     no_reference = [one.model_copy(update={"is_reference": False}) for one in summary.configs]
     quantized = summary.model_copy(update={"configs": tuple(no_reference)})
-    said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(quantized), quantized)]
+    said = [
+        render_markdown_phrase(one)
+        for one in behaviour_sentences(behaviour_of(quantized), quantized)
+    ]
     assert said[1].startswith("Behaviour: `w4` is not equivalent to `bf16`")
     assert not any("unquantized" in one for one in said)
 
 
 def test_a_study_without_speeds_says_nothing_of_ranks() -> None:
     asked, trials, instances, _ = demo_study()
-    assert "Ranks, n and" in markdown(
-        study_document(summarize(asked, trials, instances), make_lock(asked))
+    assert "Ranks, n and" in render_markdown(
+        build_study_report(summarize(asked, trials, instances), make_lock(asked))
     )
-    assert "Ranks, n and" not in markdown(
-        study_document(measured(), make_lock(plan("bf16", "w8", "w4")))
+    assert "Ranks, n and" not in render_markdown(
+        build_study_report(measured(), make_lock(plan("bf16", "w8", "w4")))
     )
 
 

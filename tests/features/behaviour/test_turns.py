@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.behaviour.computing import behaviour_over_turns
+from bitbench.features.behaviour.computing import compare_conversations
 from bitbench.features.behaviour.types import Conversations, ConversationShare
 from bitbench.features.behaviour.words import turn_behaviour_section, turn_behaviour_sentences
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
-from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
-from bitbench.reports.study import study_document
+from bitbench.reports.document.markdown import (
+    render_markdown,
+    render_markdown_phrase,
+    render_markdown_section,
+)
+from bitbench.reports.study import build_study_report
 from tests.support.quality_server import QualityServer
 from tests.support.synthetic import make_lock, summarize
 from tests.unit import test_quality
@@ -65,7 +69,7 @@ def conversations_of(summary: StudySummary) -> dict[str, ConversationShare]:
 
 def said_of(summary: StudySummary) -> list[str]:
     return [
-        markdown_phrase(sentence)
+        render_markdown_phrase(sentence)
         for sentence in turn_behaviour_sentences(rows_of(summary), summary)
     ]
 
@@ -81,7 +85,7 @@ def test_variants_that_are_the_same_are_seldom_told_apart() -> None:
     """Two variants, 100 studies: any false claim in 5 % of them and two standard deviations."""
     rng, false, recipes = np.random.default_rng(2), 0, ("bf16", "w8", "w4")
     for _ in range(100):
-        found = behaviour_over_turns(
+        found = compare_conversations(
             {config(one): talks(broken_with(0.1, rng)) for one in recipes}, plan(*recipes)
         )
         verdicts = {one.against.verdict for one in found if one.against}
@@ -119,9 +123,9 @@ def test_a_variant_may_break_fewer() -> None:
 def test_the_report_answers_first() -> None:
     summary = measured()
     assert len(said_of(summary)) == 2
-    text = "\n".join(markdown_section_parts(turn_behaviour_section(rows_of(summary), summary)))
+    text = "\n".join(render_markdown_section(turn_behaviour_section(rows_of(summary), summary)))
     assert text.index(said_of(summary)[0]) < text.index("Never broke")
-    whole = markdown(study_document(summary, make_lock(plan("bf16", "w8", "w4"))))
+    whole = render_markdown(build_study_report(summary, make_lock(plan("bf16", "w8", "w4"))))
     assert whole.index(said_of(summary)[0]) < whole.index("## Quality")
 
 
@@ -163,11 +167,11 @@ def test_conversations_are_on_disk_and_in_the_report(
         "bf16", "w8a8-rtn", top_tokens=3, answer_tokens=0, turns={"conversations": 8, "turns": 3}
     )
     study, folder = test_quality.PaperStudy(asked), StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         while (group := study.next_group()) is not None:
             for draft in test_quality.drafts(asked, group, server, tmp_path):
                 study.add([writer.append_quality(draft.record, draft.scores)])
-    kept = folder.quality_records()
+    kept = folder.read_quality_records()
     assert [[one.broke_at for one in record.conversations] for record in kept] == [
         [None, 3] * 4
     ] * 2

@@ -9,11 +9,11 @@ import pytest
 from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.types import Cause, Explanation, Missing, PhaseAccount
-from bitbench.features.explain.words import explanation_document
+from bitbench.features.explain.words import build_explanation_document
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.variant import ExpertFacts
 from bitbench.util.errors import ExitCode, UsageError
 from tests.command_line import bitbench
@@ -36,7 +36,7 @@ def explained(of: StudyRecords, workload: int = 0) -> tuple[Explanation, PhaseAc
         of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it"
     )
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
-    return found, decode, markdown(explanation_document(found))
+    return found, decode, render_markdown(build_explanation_document(found))
 
 
 def slower_by(factor: float) -> StudyRecords:
@@ -246,7 +246,7 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
     assert decode.unexplained is not None
     total = sum(part.excess_s for part in decode.parts) + decode.unexplained.excess_s
     assert total == pytest.approx(decode.excess_s)
-    page = markdown(explanation_document(found))
+    page = render_markdown(build_explanation_document(found))
     assert "Decode, dequantization: 16.5 ms more per step than expected" in page
     assert "is left unexplained, which is within the error of the trials" in page
 

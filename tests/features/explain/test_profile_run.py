@@ -13,18 +13,18 @@ from bitbench.features.explain import profile_run
 from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.computing import summarize_profiles
 from bitbench.features.explain.profile_run import run_profiles
-from bitbench.features.explain.profile_words import profile_document, profile_section
+from bitbench.features.explain.profile_words import build_profile_document, profile_section
 from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, LoadProgress, Outcome
-from bitbench.reports.document.markdown import markdown, markdown_section_parts
+from bitbench.reports.document.markdown import render_markdown, render_markdown_section
 from bitbench.running.trial import RunContext
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study, study_file_text
+from bitbench.study.study_file import format_study, parse_study
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import StoreError
 from tests.features.explain.test_profiling import event, mark, written
@@ -129,7 +129,7 @@ def plan_with(engines: list[str], spec: ProfileSpec | None = SPEC) -> Plan:
 def take(folder: StudyFolder, plan: Plan, engine: MadeUpEngine) -> Notes:
     notes = Notes()
     context = RunContext(plan, {"null": engine}, python_of=Path, load=engine, observer=notes)  # type: ignore[dict-item,arg-type]
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.write_lock(make_lock(plan))
         run_profiles(context, writer)
     return notes
@@ -202,7 +202,7 @@ def test_a_profile_of_a_newer_bitbench_is_refused(
 
 
 def test_the_table_has_the_columns_of_torchs_own(profiles: list[OperatorProfile]) -> None:
-    text = markdown(profile_document(profiles)).replace("\\", "")
+    text = render_markdown(build_profile_document(profiles)).replace("\\", "")
     for column in ("Name", "Self CPU %", "CPU total", "CPU time avg", "# of Calls"):
         assert f"| {column}" in text or f" {column} |" in text
     assert "Self device" not in text  # nothing ran on a device
@@ -216,7 +216,7 @@ def test_unknown_operators_are_shown(profiles: list[OperatorProfile]) -> None:
     known = profiles[0].operators[0]
     strange = known.model_copy(update={"name": "new::thing", "group": ProfileGroup.OTHER})
     shown = profiles[0].model_copy(update={"operators": (strange, known, known)})
-    text = markdown(profile_document([shown]))
+    text = render_markdown(build_profile_document([shown]))
     assert "`new::thing`" in text
     assert "other operators" in text
 
@@ -224,7 +224,7 @@ def test_unknown_operators_are_shown(profiles: list[OperatorProfile]) -> None:
 def section_text(profiles: list[OperatorProfile]) -> str:
     found = summarize_profiles(make_records(plan_with(["null"]), [], profiles=profiles))
     assert found is not None
-    return "\n\n".join(markdown_section_parts(profile_section(found, None)))  # type: ignore[arg-type]
+    return "\n\n".join(render_markdown_section(profile_section(found, None)))  # type: ignore[arg-type]
 
 
 def test_a_sum_that_misses_the_measured_step_is_said(profiles: list[OperatorProfile]) -> None:
@@ -254,7 +254,7 @@ def test_profile_in_a_study_file_survives_writing_it() -> None:
         workloads=(Workload(name="w", concurrency=1, input_tokens=1, output_tokens=1),),
         profile=ProfileSpec(batch=(1, 8)),
     )
-    assert parse_study(study_file_text(study), name="study.yaml") == study
+    assert parse_study(format_study(study), name="study.yaml") == study
     assert ProfileSpec.model_validate({"batch": 4}).batch == (4,)
     for wrong in (0, [1, 1], [], True):
         with pytest.raises(ValidationError):

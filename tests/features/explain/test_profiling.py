@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from bitbench.analysis.roofline import operator_group_rules
+from bitbench.analysis.roofline import load_operator_groups
 from bitbench.features.explain import trace as trace_module
 from bitbench.features.explain.trace import (
     ChromeTrace,
     Span,
     Step,
     StepShape,
-    decode_seconds_beside_trace,
+    compute_decode_seconds,
+    compute_prefill_seconds,
     divide_traced_steps,
-    prefill_seconds_beside_trace,
+    list_steps,
     read_trace,
-    steps_in_trace,
 )
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.util.errors import ProfileError
@@ -80,12 +80,12 @@ def written(folder: Path, events: list[Any], *, cut: int | None = None) -> Path:
 
 def test_self_times_by_hand(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, EVENTS))
-    steps = steps_in_trace(trace, StepShape(Phase.DECODE, 2, 8))
+    steps = list_steps(trace, StepShape(Phase.DECODE, 2, 8))
     assert [(step.start, step.end) for step in steps] == [
         (0, 100),
         (100, 200),
     ]  # an empty step follows the third
-    operators, groups = divide_traced_steps(trace, steps, operator_group_rules())
+    operators, groups = divide_traced_steps(trace, steps, load_operator_groups())
     found = {(one.name, one.group.value): one for one in operators}
     assert found["aten::linear", "framework"].self_cpu_s == pytest.approx(10e-6)
     assert found["aten::linear", "framework"].cpu_total_s == pytest.approx(40e-6)
@@ -121,7 +121,7 @@ def test_device_time_goes_to_the_operator_that_launched_it(tmp_path: Path) -> No
     ]
     trace = read_trace(written(tmp_path, launched))
     operators, groups = divide_traced_steps(
-        trace, steps_in_trace(trace, StepShape(Phase.DECODE, 1, 8)), operator_group_rules()
+        trace, list_steps(trace, StepShape(Phase.DECODE, 1, 8)), load_operator_groups()
     )
     assert operators[0].self_device_s == pytest.approx(60e-6)
     by_group = {one.group: one.step_s for one in groups}
@@ -172,7 +172,7 @@ def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> No
     launched += [mark(200, 90, sequences=1), device("kernel", "between steps", 95.0, 3.0)]
     trace = read_trace(written(tmp_path, launched))
     operators, groups = divide_traced_steps(
-        trace, steps_in_trace(trace, StepShape(Phase.DECODE, 1, 8)), operator_group_rules()
+        trace, list_steps(trace, StepShape(Phase.DECODE, 1, 8)), load_operator_groups()
     )
     assert {one.group: round(one.step_s * 1e6, 3) for one in groups} == {
         ProfileGroup.QUANTIZED_MATMUL: 40.0,
@@ -217,7 +217,7 @@ def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> No
     ],
 )
 def test_a_kernel_that_is_often_seen_has_its_group(kernel: str, group: ProfileGroup) -> None:
-    assert operator_group_rules().group_of(kernel)[0] is group
+    assert load_operator_groups().group_of(kernel)[0] is group
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
@@ -256,7 +256,7 @@ def test_no_step_of_the_asked_shape_says_what_is_there(tmp_path: Path) -> None:
     with pytest.raises(
         ProfileError, match=r"no prefill step of 4 sequences.*execute_context_0\(0\)_generation_2"
     ):
-        steps_in_trace(trace, StepShape(Phase.PREFILL, 4, 8))
+        list_steps(trace, StepShape(Phase.PREFILL, 4, 8))
 
 
 def naive_self_times(spans: list[Span]) -> dict[str, float]:
@@ -276,10 +276,10 @@ def naive_self_times(spans: list[Span]) -> dict[str, float]:
 
 def test_a_recorded_trace_gives_the_self_times_of_the_obvious_method() -> None:
     trace = read_trace(COMPILED)
-    steps = steps_in_trace(trace, StepShape(Phase.DECODE, 1, 128))
+    steps = list_steps(trace, StepShape(Phase.DECODE, 1, 128))
     assert len(steps) == 2
     first = steps[:1]
-    operators, groups = divide_traced_steps(trace, first, operator_group_rules())
+    operators, groups = divide_traced_steps(trace, first, load_operator_groups())
     inside = [
         span
         for span in trace.spans
@@ -300,8 +300,8 @@ def test_a_recorded_trace_gives_the_self_times_of_the_obvious_method() -> None:
 
 def test_prefill_and_decode_are_told_apart_by_their_marks() -> None:
     trace = read_trace(COMPILED)
-    prompt = steps_in_trace(trace, StepShape(Phase.PREFILL, 1, 128))
-    decode = steps_in_trace(trace, StepShape(Phase.DECODE, 1, 128))
+    prompt = list_steps(trace, StepShape(Phase.PREFILL, 1, 128))
+    decode = list_steps(trace, StepShape(Phase.DECODE, 1, 128))
     assert len(prompt) == 1
     assert prompt[0].end == decode[0].start
     assert prompt[0].end - prompt[0].start > 1.5 * (decode[0].end - decode[0].start)
@@ -312,7 +312,7 @@ def test_every_operator_of_real_traces_has_a_group(recorded: str) -> None:
     unknown = [
         name
         for name in NAMES[recorded]
-        if operator_group_rules().group_of(name)[0] is ProfileGroup.OTHER
+        if load_operator_groups().group_of(name)[0] is ProfileGroup.OTHER
     ]
     assert unknown == []
 
@@ -340,26 +340,26 @@ def test_every_operator_of_real_traces_has_a_group(recorded: str) -> None:
 )
 def test_groups_of_real_names(recorded: str, name: str, group: ProfileGroup) -> None:
     assert name in NAMES[recorded], "no trace had it"
-    assert operator_group_rules().group_of(name)[0] is group
+    assert load_operator_groups().group_of(name)[0] is group
 
 
 def test_an_unknown_name_is_other() -> None:
-    assert operator_group_rules().group_of("vendor::secret_kernel") == (ProfileGroup.OTHER, False)
+    assert load_operator_groups().group_of("vendor::secret_kernel") == (ProfileGroup.OTHER, False)
 
 
 def test_prefill_steps_from_arrivals_do_not_depend_on_where_steps_begin() -> None:
     """Four at once, 1.0 s each; the first step had one prompt only, so the last has three."""
     arrivals = [0.4] + [1.4] * 4 + [2.4] * 4 + [3.4] * 4 + [4.4] * 4 + [5.2] * 3
-    assert prefill_seconds_beside_trace(arrivals, 4) == pytest.approx((1.0, 1.0))
+    assert compute_prefill_seconds(arrivals, 4) == pytest.approx((1.0, 1.0))
     even = [float(step) for step in range(1, 9) for _ in range(4)]
-    assert prefill_seconds_beside_trace(even, 4) == pytest.approx([1.0] * 5)
-    assert prefill_seconds_beside_trace([0.5, 1.0, 2.0, 3.5, 4.5], 1) == pytest.approx((1.0, 1.5))
+    assert compute_prefill_seconds(even, 4) == pytest.approx([1.0] * 5)
+    assert compute_prefill_seconds([0.5, 1.0, 2.0, 3.5, 4.5], 1) == pytest.approx((1.0, 1.5))
 
 
 def test_decode_steps_count_only_while_all_streams_decode() -> None:
     early = [0.0, 1.0, 1.1, 1.2, 1.3, 1.4]
     late = [1.0, 1.1, 1.2, 1.3, 1.4, 1.45]
-    assert decode_seconds_beside_trace([early, late]) == pytest.approx((0.1, 0.1, 0.1))
+    assert compute_decode_seconds([early, late]) == pytest.approx((0.1, 0.1, 0.1))
 
 
 def test_operators_of_another_thread_are_not_of_the_step() -> None:
@@ -369,7 +369,7 @@ def test_operators_of_another_thread_are_not_of_the_step() -> None:
         Span(2, 10.0, 80.0, "aten::mm", True, None),
     ]
     operators, _ = divide_traced_steps(
-        ChromeTrace(spans, [], []), [Step(1, 0.0, 100.0)], operator_group_rules()
+        ChromeTrace(spans, [], []), [Step(1, 0.0, 100.0)], load_operator_groups()
     )
     assert [one.calls for one in operators] == [1]
     assert operators[0].self_cpu_s == pytest.approx(10e-6)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.exports.content import exported
+from bitbench.features.exports.content import list_exported_points
 from bitbench.features.exports.tools import prometheus
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
@@ -64,7 +64,7 @@ def test_a_study_is_exported_with_its_intervals_and_facts(
     ]  # two starts have no interval
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     records = folder.read()
-    (point,) = exported(StudyReport(folder, default_home()).summary, records.lock)
+    (point,) = list_exported_points(StudyReport(folder, get_default_home()).summary, records.lock)
     value, low, high = (
         figure.value for figure in point.figures if figure.name == "output_throughput"
     )

@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.features.fleet.cluster import (
     ClusterAddress,
-    connected_cluster,
+    connect_cluster,
     list_places,
     parse_cluster_address,
 )
@@ -15,13 +15,13 @@ from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.features.fleet.load import ClockComparison
 from bitbench.features.fleet.pace import ClusterPlanner, TimedBlock
 from bitbench.machine.workplace import Workplace
-from bitbench.planning.plan import estimator_of
+from bitbench.planning.plan import make_estimator
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
 from bitbench.records.trial import TrialMetrics
 from bitbench.running.progress import BlockTask
-from bitbench.running.runner import study_residence
+from bitbench.running.runner import make_residence
 from bitbench.util.errors import FleetError, StoreError, UsageError
 from tests.support.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
@@ -67,14 +67,14 @@ def test_an_open_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
         pytest.raises(FleetError, match="RAY_AUTH_MODE=disabled"),
-        connected_cluster(ClusterAddress("127.0.0.1:1")),
+        connect_cluster(ClusterAddress("127.0.0.1:1")),
     ):
         pass
 
 
 def test_block_lines_survive_a_kill(tmp_path: Path) -> None:
     lines = BlockLines(StudyFolder(tmp_path))
-    lines.void(lines.begin(0, "n0", 3, ()), "n0 was lost")
+    lines.mark_void(lines.begin(0, "n0", 3, ()), "n0 was lost")
     second = lines.begin(0, "n1", 3, ())
     lines.end(lines.begin(1, "n0", 3, ()), 2, 1.5)
     with (tmp_path / "blocks.jsonl").open("ab") as file:
@@ -92,7 +92,7 @@ def test_block_lines_survive_a_kill(tmp_path: Path) -> None:
 def test_a_budget_keeps_all_nodes_busy_and_ends(tmp_path: Path) -> None:
     plan = planned(budget="100s", starts={"min": 2, "max": 12}, trials={"min": 1, "max": 20}).plan
     lines = BlockLines(StudyFolder(tmp_path))
-    estimator, residence = estimator_of(plan, Workplace()), study_residence(plan, Workplace())
+    estimator, residence = make_estimator(plan, Workplace()), make_residence(plan, Workplace())
     planner = ClusterPlanner(plan, estimator, residence, 4, lines)
     tasks = [planner.decide(block) for block in range(8)]
     assert [task.rounds for task in tasks if task] == [20] * 8  # four nodes, two blocks each

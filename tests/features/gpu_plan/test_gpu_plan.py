@@ -17,13 +17,13 @@ from bitbench.features.gpu_plan.devices import (
     DEVICE_CLASSES,
     DeviceNeed,
     DevicePlan,
-    gpu_plan_device_use,
+    make_device_use,
 )
 from bitbench.machine.workplace import Workplace
 from bitbench.models.shapes import SHAPES
 from bitbench.planning.compatibility import CompatibilityRow
 from bitbench.study.hardware import Capability
-from bitbench.study.model_cost import decode_cost
+from bitbench.study.model_cost import compute_decode_cost
 from bitbench.study.plan import Plan, Support
 from bitbench.study.study import EngineSetup
 from bitbench.study.study_file import parse_study
@@ -153,7 +153,7 @@ def test_requests_that_have_to_wait_are_said(
 def test_how_a_setup_uses_devices(
     args: dict[str, str | int], devices: int, share: float, value_bytes: int, context: int | None
 ) -> None:
-    use = gpu_plan_device_use(EngineSetup(name="x", engine="x", args=dict(args)))
+    use = make_device_use(EngineSetup(name="x", engine="x", args=dict(args)))
     assert (use.devices, use.memory_share, use.kv_value_bytes, use.context_tokens) == (
         devices,
         share,
@@ -167,7 +167,7 @@ def test_time_is_the_roofline_and_half_of_it(tmp_path: Path) -> None:
     plan, on_device = planned(tmp_path, "a100-80gb")
     device, facts = DEVICE_CLASSES["a100-80gb"], SHAPES["qwen2.5-7b"].facts
     weights = plan.variants[0].weight_bytes or 0
-    step = decode_cost(facts, weights, 1, 64 + 32)
+    step = compute_decode_cost(facts, weights, 1, 64 + 32)
     step_s = step.size_bytes / device.read_bytes_per_s
     low, high = on_device.seconds
     starts_s = 2 * (60 + weights / 1e9)

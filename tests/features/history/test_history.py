@@ -10,13 +10,13 @@ from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.features.history.history import (
     History,
+    build_history_document,
     find_point_for_history,
     history,
-    history_document,
 )
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.model import Table
 from bitbench.study.base import Json
 from bitbench.study.study import Count, Measure
@@ -113,7 +113,7 @@ def test_a_point_by_part_of_its_name(nights: list[StudyRecords]) -> None:
 
 
 def test_the_table_has_a_row_for_each_study(found: History) -> None:
-    document = history_document(found)
+    document = build_history_document(found)
     (table,) = (block for block in document.answer if isinstance(block, Table))
     assert [row.cells[-1] for row in table.rows] == [
         ("–",),
@@ -121,21 +121,27 @@ def test_the_table_has_a_row_for_each_study(found: History) -> None:
         ("slower *",),
         ("undecided *",),
     ]
-    assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
+    assert "* `night-3`: engine-version: `1.0` → `1.1`." in render_markdown(document).replace(
+        "\\*", "*"
+    )
 
 
 def test_without_a_figure_it_says_so(found: History) -> None:
     nothing = found.model_copy(update={"points": ()})
-    assert "No study has this figure for this point." in markdown(history_document(nothing))
+    assert "No study has this figure for this point." in render_markdown(
+        build_history_document(nothing)
+    )
     failed = nothing.model_copy(update={"without_result": ("night-1", "night-2")})
-    assert "Without a result: `night-1` and `night-2`." in markdown(history_document(failed))
+    assert "Without a result: `night-1` and `night-2`." in render_markdown(
+        build_history_document(failed)
+    )
 
 
 def test_the_command(
     nights: list[StudyRecords], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for one in nights:
-        with StudyFolder(tmp_path / "past" / one.name).writing() as writer:
+        with StudyFolder(tmp_path / "past" / one.name).open_writer() as writer:
             writer.write_study("name: made-up\n")
             writer.write_lock(one.lock)
             for instance in one.instances:
@@ -187,4 +193,4 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_names_stay_text_in_each_form(found: History, kind: str) -> None:
-    assert_every_form_is_harmless(history_document(made_hostile(found, HOSTILE[kind])))
+    assert_every_form_is_harmless(build_history_document(made_hostile(found, HOSTILE[kind])))

@@ -7,7 +7,7 @@ import pytest
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.planning.plan import plan_study_points
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
@@ -21,8 +21,12 @@ def imported(
     name: str, into: Path, starts: ImportedStarts = ImportedStarts.PER_FILE
 ) -> tuple[StudyFolder, StudySummary, str]:
     folder = import_files([DATA / name], Tool.PUBLISHED_TABLE, starts, into)
-    report = StudyReport(folder, default_home()).write()
-    return folder, StudyReport(folder, default_home()).summary, report.read_text(encoding="utf-8")
+    report = StudyReport(folder, get_default_home()).write()
+    return (
+        folder,
+        StudyReport(folder, get_default_home()).summary,
+        report.read_text(encoding="utf-8"),
+    )
 
 
 @pytest.fixture(scope="module")

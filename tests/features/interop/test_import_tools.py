@@ -11,9 +11,9 @@ from rich.console import Console
 from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.features.interop.files import import_files, read_tool_file
 from bitbench.features.interop.readers.reading import ImportedStarts, ImportFileError, Tool
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.study import study_document
+from bitbench.reports.study import build_study_report
 from bitbench.reports.write import StudyReport
 from bitbench.study.study_file import read_study
 from bitbench.study.workload import Arrival
@@ -25,7 +25,7 @@ def imported(
     tool: Tool, into: Path, *names: str, starts: ImportedStarts = ImportedStarts.PER_FILE
 ) -> tuple[StudySummary, str]:
     folder = import_files([DATA / name for name in names], tool, starts, into)
-    report = StudyReport(folder, default_home())
+    report = StudyReport(folder, get_default_home())
     return report.summary, report.write().read_text(encoding="utf-8")
 
 
@@ -169,7 +169,7 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    report = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
+    report = StudyReport(folder, get_default_home()).write().read_text(encoding="utf-8")
     assert "**invalid**" in report
     assert "No request was completed." in report
 
@@ -217,8 +217,8 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
     path = tmp_path / ("hostile<b>|.json" if len(name) < 100 else "hostile.json")
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    summary = StudyReport(folder, default_home()).summary
-    report = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
+    summary = StudyReport(folder, get_default_home()).summary
+    report = StudyReport(folder, get_default_home()).write().read_text(encoding="utf-8")
     html = str(MarkdownIt("commonmark").enable("table").render(report))
     for bad in ("<script", "<b>", 'javascript:alert(1)"', "\u202e", "\x1b", "\x00"):
         assert bad not in html
@@ -230,7 +230,7 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
     console = Console(width=100, record=True, force_terminal=False)
     with console.capture() as captured:
-        render_in_terminal(study_document(summary, folder.read().lock), console)
+        render_in_terminal(build_study_report(summary, folder.read().lock), console)
     assert not {"\u202e", "\x1b", "\x00"} & set(captured.get())
     assert len(captured.get()) < 10_000
 

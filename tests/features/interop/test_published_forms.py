@@ -8,16 +8,16 @@ from docutils.core import publish_doctree
 from docutils.nodes import Element, document, row, table
 from markdown_it import MarkdownIt
 
-from bitbench.api.results import study_text
+from bitbench.api.results import format_study
 from bitbench.features.interop import forms, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import published_backends
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.features.interop.rst import escape_rst, rst_grid_table
+from bitbench.features.interop.rst import escape_rst, format_rst_grid_table
 from bitbench.features.interop.words import imported_section
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.markdown import markdown_section_parts
+from bitbench.reports.document.markdown import render_markdown_section
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import ImportedFile, ImportSource
 from tests.command_line import bitbench
@@ -37,7 +37,7 @@ def hostile() -> StudyReport:
 
 
 def imported(folder: StudyFolder) -> StudyReport:
-    return StudyReport(folder, default_home())
+    return StudyReport(folder, get_default_home())
 
 
 def parsed(text: str) -> document:
@@ -58,7 +58,7 @@ def points_of(one: Element) -> list[list[str]]:
 
 
 def test_rst_is_valid_and_has_every_point_with_its_reason(demo: StudyReport) -> None:
-    tree = parsed(study_text(demo, "rst-by-length"))
+    tree = parsed(format_study(demo, "rst-by-length"))
     tables = [points_of(one) for one in tree.findall(table)]
     assert len(tables) == 2  # one engine kind, two batch sizes
     header, *rows = tables[0]
@@ -72,7 +72,7 @@ def test_rst_is_valid_and_has_every_point_with_its_reason(demo: StudyReport) -> 
 
 
 def test_rst_is_valid_whatever_the_names_are(hostile: StudyReport) -> None:
-    tree = parsed(study_text(hostile, "rst-by-length"))
+    tree = parsed(format_study(hostile, "rst-by-length"))
     text = tree.astext()
     assert '<script>alert("x")</script>' in text  # as text, which is what it is
     assert "a|b" in text
@@ -82,7 +82,7 @@ def test_rst_is_valid_whatever_the_names_are(hostile: StudyReport) -> None:
 
 def test_a_grid_table_joins_what_repeats() -> None:
     rows = [["m", "1", "a"], ["m", "1", "b"], ["m", "2", "a"], ["n", "2", "a"]]
-    tree = parsed(rst_grid_table(["x", "y", "z"], rows, merged=2))
+    tree = parsed(format_rst_grid_table(["x", "y", "z"], rows, merged=2))
     _, *body = [[entry.get("morerows", 0) for entry in line.children] for line in tree.findall(row)]  # type: ignore[attr-defined]
     assert body == [[2, 1, 0], [0], [0, 0], [0, 0, 0]]
 
@@ -92,16 +92,16 @@ def test_a_grid_table_joins_what_repeats() -> None:
     ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"],
 )
 def test_rst_text_is_only_text(text: str) -> None:
-    tree = parsed(rst_grid_table(["a"], [[escape_rst(text)]]))
+    tree = parsed(format_rst_grid_table(["a"], [[escape_rst(text)]]))
     assert points_of(next(iter(tree.findall(table))))[1] == [text]
 
 
 def test_the_markdown_of_runs_can_be_imported_again(demo: StudyReport, tmp_path: Path) -> None:
-    (tmp_path / "out.md").write_text(study_text(demo, "markdown-runs"), encoding="utf-8")
+    (tmp_path / "out.md").write_text(format_study(demo, "markdown-runs"), encoding="utf-8")
     folder = import_files(
         [tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "again"
     )
-    again = StudyReport(folder, default_home()).summary
+    again = StudyReport(folder, get_default_home()).summary
     known = {
         (point.point.config.name, point.point.workload): point.metrics
         for point in demo.summary.points
@@ -114,7 +114,7 @@ def test_the_markdown_of_runs_can_be_imported_again(demo: StudyReport, tmp_path:
 
 
 def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyReport) -> None:
-    text = study_text(demo, "markdown-runs")
+    text = format_study(demo, "markdown-runs")
     assert "## Configuration: batch_size=1, input_len=128, output_len=64 (`interactive`)" in text
     assert "Memory peak (MiB)" in text
     assert "Quality: not measured." in text
@@ -129,7 +129,7 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
     folder = import_files(
         [DATA / "published-runs.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_RUN, tmp_path / "out"
     )
-    text = study_text(imported(folder), "markdown-runs")
+    text = format_study(imported(folder), "markdown-runs")
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
         line.split("**")[1].replace("\\", ""): line.split("**")[0].strip("- ")
@@ -144,7 +144,7 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
 
 
 def test_backends_have_their_kernel_beside_their_times(demo: StudyReport) -> None:
-    text = study_text(demo, "markdown-backends")
+    text = format_study(demo, "markdown-backends")
     lines = {
         line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")
     }
@@ -161,11 +161,11 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
         tmp_path / "once",
     )
     once = imported(folder)
-    (tmp_path / "out.md").write_text(study_text(once, "markdown-backends"))
+    (tmp_path / "out.md").write_text(format_study(once, "markdown-backends"))
     second = import_files(
         [tmp_path / "out.md"], Tool.PUBLISHED_TABLE, ImportedStarts.PER_FILE, tmp_path / "again"
     )
-    again = StudyReport(second, default_home()).summary
+    again = StudyReport(second, get_default_home()).summary
     for metric in ("ttft_s", "tpot_s"):
         before = {
             point.point.config.engine: point.metrics[metric].value for point in once.summary.points
@@ -178,10 +178,10 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
 
 
 def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: StudyReport) -> None:
-    reading = published_backends.read(study_text(demo, "markdown-backends"))
+    reading = published_backends.read(format_study(demo, "markdown-backends"))
     known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
     last = demo.summary.rankings[-1].workload
-    for point in demo.summary.points_of(last):
+    for point in demo.summary.list_points(last):
         wanted = point.metrics["ttft_s"].value if "ttft_s" in point.metrics else None
         assert known[point.point.config.engine] == (
             wanted if wanted is None else pytest.approx(wanted, rel=1e-2)
@@ -190,7 +190,7 @@ def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: StudyReport
 
 @pytest.mark.parametrize("form", ["markdown-runs", "markdown-backends"])
 def test_names_do_no_harm_in_markdown(hostile: StudyReport, form: str) -> None:
-    text = study_text(hostile, form)
+    text = format_study(hostile, form)
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert "<script" not in html
     assert "\u202e" not in html
@@ -212,14 +212,14 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_models_stand_apart_in_the_markdown_of_runs() -> None:
     study = reported(*eight_configs(("m-7b", "tiny-2m")))
-    assert "(`c1`), `tiny-2m`" in study_text(study, "markdown-runs")
+    assert "(`c1`), `tiny-2m`" in format_study(study, "markdown-runs")
 
 
 def test_an_import_names_its_files_and_what_was_assumed(demo: StudyReport) -> None:
     origin = ImportSource(
         tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",)
     )
-    text = "\n".join(markdown_section_parts(imported_section(origin, demo.summary)))
+    text = "\n".join(render_markdown_section(imported_section(origin, demo.summary)))
     assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text
     assert "- a &lt;note&gt;" in text
     assert "imported" not in demo.summary.parts

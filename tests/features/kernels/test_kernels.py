@@ -10,15 +10,15 @@ from bitbench.features.kernels.computing import (
     KernelMachine,
     KernelRun,
     KernelTiming,
-    kernel_median,
-    kernel_median_of_passes,
-    kernel_speedup,
+    compute_median,
+    compute_median_of_passes,
+    compute_speedup,
     summarize_kernels,
 )
-from bitbench.features.kernels.runner import kernel_runner_shapes
-from bitbench.features.kernels.words import kernel_document
+from bitbench.features.kernels.runner import parse_kernel_shapes
+from bitbench.features.kernels.words import build_kernel_document
 from bitbench.machine.gpus import GpuSurvey
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError
 from tests.command_line import bitbench
@@ -77,12 +77,12 @@ def no_model(name: str) -> Path:
 
 
 def test_the_seed_has_thirty_shapes_and_a_quick_look_fewer() -> None:
-    assert len(kernel_runner_shapes("kernel-table", no_model, quick=False)) == 30
-    assert len(kernel_runner_shapes("kernel-table", no_model, quick=True)) == 2
+    assert len(parse_kernel_shapes("kernel-table", no_model, quick=False)) == 30
+    assert len(parse_kernel_shapes("kernel-table", no_model, quick=True)) == 2
 
 
 def test_shapes_are_in_by_out_each_once() -> None:
-    assert kernel_runner_shapes("64x128, 128x64,64x128", no_model, quick=True) == (
+    assert parse_kernel_shapes("64x128, 128x64,64x128", no_model, quick=True) == (
         KernelShape(64, 128),
         KernelShape(128, 64),
     )
@@ -91,7 +91,7 @@ def test_shapes_are_in_by_out_each_once() -> None:
 @pytest.mark.parametrize("text", ["", "64", "64x", "64x0", "64x64x64", "model:", "seeds"])
 def test_what_is_no_shape_is_named(text: str) -> None:
     with pytest.raises(KernelError, match="is not a set of shapes"):
-        kernel_runner_shapes(text, no_model, quick=False)
+        parse_kernel_shapes(text, no_model, quick=False)
 
 
 def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
     write_tensors(
         tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()}
     )
-    assert kernel_runner_shapes("model:x", lambda _: tmp_path, quick=False) == (
+    assert parse_kernel_shapes("model:x", lambda _: tmp_path, quick=False) == (
         KernelShape(8, 32),
         KernelShape(8, 100),
     )
@@ -113,13 +113,13 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
 
 def test_a_case_that_nobody_offers_is_named() -> None:
     with pytest.raises(KernelError, match="Unknown kernel case warp-drive"):
-        runner.case_targets(["warp-drive"])
+        runner.list_case_targets(["warp-drive"])
 
 
 def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
     few, many = (
-        kernel_median([3.0, 1.0, 2.0]),
-        kernel_median([float(value) for value in range(100)]),
+        compute_median([3.0, 1.0, 2.0]),
+        compute_median([float(value) for value in range(100)]),
     )
     assert (few.value, few.low, few.high) == (2.0, None, None)
     assert many.low is not None
@@ -129,20 +129,20 @@ def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
 
 def test_the_interval_holds_what_each_pass_says() -> None:
     quiet, busy = [1.0 + 0.001 * i for i in range(20)], [2.0 + 0.001 * i for i in range(20)]
-    both = kernel_median_of_passes(quiet + busy, (20, 20))
-    first, second = kernel_median(quiet), kernel_median(busy)
+    both = compute_median_of_passes(quiet + busy, (20, 20))
+    first, second = compute_median(quiet), compute_median(busy)
     assert (both.low, both.high) == (first.low, second.high)
     assert both.value == pytest.approx(1.5, rel=0.01)
-    assert kernel_median_of_passes(quiet, ()) == first
+    assert compute_median_of_passes(quiet, ()) == first
     assert (
-        kernel_median_of_passes([*quiet, 3.0], (20, 1)).low is None
+        compute_median_of_passes([*quiet, 3.0], (20, 1)).low is None
     )  # a pass of one round has no interval
 
 
 def test_a_speedup_is_taken_within_rounds() -> None:
     """A round that is ten times slower for both changes neither the ratio nor its interval."""
     base = tuple(1.0 * (10.0 if turn % 3 == 0 else 1.0) for turn in range(30))
-    found = kernel_speedup(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
+    found = compute_speedup(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
     assert found is not None
     assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
 
@@ -160,7 +160,9 @@ def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
 
 
 def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> None:
-    text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
+    text = render_markdown(
+        build_kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
+    )
     header = next(line for line in text.splitlines() if "batch_size" in line)
     columns = [point.strip() for point in header.strip("|").split("|")]
     assert columns[:10] == [
@@ -180,7 +182,9 @@ def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> N
 
 
 def test_the_overview_comes_first() -> None:
-    text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
+    text = render_markdown(
+        build_kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]))
+    )
     overview = [line for line in text.split("batch_size")[0].splitlines() if line.startswith("|")]
     points = [[point.strip() for point in line.strip("|").split("|")] for line in overview]
     assert points[0] == [
@@ -202,7 +206,7 @@ def test_on_a_gpu_the_page_names_it() -> None:
         "isa": None,
     }
     run = a_run().model_copy(update={"machine": MACHINE.model_copy(update=gpu)})
-    text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
+    text = render_markdown(build_kernel_document(summarize_kernels(run, ["torch-linear"])))
     assert (
         "\n\nNVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold"
         in text
@@ -222,7 +226,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
 
 
 def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
-    names = {name for _, name in runner.case_targets()}
+    names = {name for _, name in runner.list_case_targets()}
     assert {f"T{main}_{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
 
 

@@ -5,13 +5,13 @@ from bitbench.features.mix.choice import (
     TIME,
     Swap,
     choose_mix,
+    collect_options,
+    estimate_weight_times,
     group_tensors,
     judge_mix,
-    mix_choice_weight_times,
-    mix_options,
+    list_swaps,
     plan_uniform,
     predict_mix,
-    swaps_for_mix_choice,
 )
 from bitbench.features.mix.types import ConfirmedMix, MixLimits, MixSide, Mixture, TensorGroup
 from bitbench.quantize.checkpoint import GgufTensor
@@ -86,7 +86,7 @@ def time(value: float) -> Estimate:
 def measured_swaps(groups: tuple[TensorGroup, ...]) -> dict[Swap, float]:
     return {
         swap: sum(true_divergence(group, swap.type) for group in swap.groups)
-        for swap in swaps_for_mix_choice(groups)
+        for swap in list_swaps(groups)
     }
 
 
@@ -98,7 +98,7 @@ def step_s(types: dict[TensorGroup, str]) -> float:
 
 def timed(groups: tuple[TensorGroup, ...]) -> dict[str, float]:
     """Seconds per weight, as found from one model per type."""
-    return mix_choice_weight_times(
+    return estimate_weight_times(
         [(types, step_s(types)) for types in plan_uniform(groups, TYPES).values()]
     )
 
@@ -106,7 +106,7 @@ def timed(groups: tuple[TensorGroup, ...]) -> dict[str, float]:
 def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
     """Found and confirmed under a limit of speed."""
     groups = model_groups()
-    options = mix_options(groups, measured_swaps(groups), timed(groups))
+    options = collect_options(groups, measured_swaps(groups), timed(groups))
     reference_s = 0.8 * step_s(dict.fromkeys(groups, "q8_0"))
     choices = choose_mix(options, {TIME: reference_s})
     limits = MixLimits(speed="gguf-q4_k_m")

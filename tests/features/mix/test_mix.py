@@ -12,23 +12,23 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.cli.json_answers import answer_schema, json_answer_text
+from bitbench.cli.json_answers import format_json_answer, make_answer_schema
 from bitbench.features.mix.choice import (
     BITS,
     DIVERGENCE,
     TIME,
     Swap,
     choose_mix,
+    collect_options,
+    compute_ceilings,
+    estimate_weight_times,
     group_tensors,
     judge_mix,
-    mix_ceilings,
-    mix_choice_weight_times,
-    mix_options,
-    mixed_recipe,
+    list_swaps,
+    list_wrong_tensors,
+    make_mixed_recipe,
     plan_uniform,
     predict_mix,
-    swaps_for_mix_choice,
-    tensors_unlike_mix_choice,
 )
 from bitbench.features.mix.types import (
     MixLimits,
@@ -38,14 +38,14 @@ from bitbench.features.mix.types import (
     TensorGroup,
     parse_mix_limits,
 )
-from bitbench.features.mix.words import mixture_document
+from bitbench.features.mix.words import build_mixture_document
 from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import TensorRule
-from bitbench.study.variant import tensor_type
+from bitbench.study.variant import find_tensor_type
 from bitbench.util.errors import ExitCode, RecipeError, UsageError
 from tests.command_line import bitbench
 from tests.features.mix.mixtures import (
@@ -116,27 +116,27 @@ def matching(rules: tuple[TensorRule, ...], name: str) -> str:
 def test_the_recipe_of_a_mix_gives_each_tensor_its_type(tmp_path: Path) -> None:
     groups = model_groups()
     types = {group: group.types[number % len(group.types)] for number, group in enumerate(groups)}
-    recipe = mixed_recipe("mix-1", types)
+    recipe = make_mixed_recipe("mix-1", types)
     for group, type in types.items():
         assert {matching(recipe.tensors, name) for name in group.tensors} == {type}
     assert matching(recipe.tensors, "blk.10.ffn_down.weight") == "bf16"  # 1 is not 10
-    (tmp_path / "mix.yaml").write_text(catalog.recipe_file_text(recipe))
+    (tmp_path / "mix.yaml").write_text(catalog.format_recipe_file(recipe))
     assert catalog.find_recipe("mix.yaml", tmp_path) == recipe
 
 
 def test_a_file_with_another_type_than_asked_for_is_noticed() -> None:
     types = dict.fromkeys(model_groups(), "q8_0")
     made = [tensor(one.name, *one.shape, type="q8_0") for one in TENSORS if one.type == "bf16"]
-    assert tensors_unlike_mix_choice(made, types) == []
+    assert list_wrong_tensors(made, types) == []
     made[3] = tensor(made[3].name, *made[3].shape, type="q5_0")
-    assert tensors_unlike_mix_choice(made[:-1], types) == [
+    assert list_wrong_tensors(made[:-1], types) == [
         f"{made[3].name} is q5_0, not q8_0",
         f"{made[-1].name} is missing, not q8_0",
     ]
 
 
 def test_each_group_is_swapped_alone_in_its_smallest_type_and_each_kind_in_the_others() -> None:
-    swaps = [swap.name for swap in swaps_for_mix_choice(model_groups())]
+    swaps = [swap.name for swap in list_swaps(model_groups())]
     assert len(swaps) == len(set(swaps)) == len(model_groups()) + 6
     for rest in ("0to0-q4_0", "1to1-q4_0", "0to1-q4_K", "0to1-q8_0"):
         assert f"swap-ffn_down-{rest}" in swaps
@@ -166,25 +166,25 @@ def test_no_time_of_a_weight_is_below_zero() -> None:
     noisy = [
         (types, step_s(types) * (0.5 if type == "q4_K" else 1.0)) for type, types in models.items()
     ]
-    assert min(mix_choice_weight_times(noisy).values()) >= 0
+    assert min(estimate_weight_times(noisy).values()) >= 0
 
 
 def test_a_kind_that_was_measured_as_a_whole_is_divided_like_its_smallest_type() -> None:
     groups = model_groups()
-    options = mix_options(groups, measured_swaps(groups), timed(groups))
+    options = collect_options(groups, measured_swaps(groups), timed(groups))
     for group, own in options.items():
         assert [option.type for option in own] == list(group.types)
         for option in own:
             assert option.divergence == pytest.approx(true_divergence(group, option.type))
             assert option.step_s == pytest.approx(group.weights * WEIGHT_S[option.type])
-            assert option.size_bytes == tensor_type(option.type).bytes_of(group.weights)
+            assert option.size_bytes == find_tensor_type(option.type).count_bytes(group.weights)
 
 
 def test_a_type_that_loses_nothing_divides_by_weights() -> None:
     first, second = (group for group in model_groups() if group.kind == "ffn_down")
     measured = {Swap((group,), "q4_0"): 0.0 for group in (first, second)}
     measured |= {Swap((first, second), type): 0.01 for type in ("q4_K", "q8_0")}
-    options = mix_options((first, second), measured, WEIGHT_S)
+    options = collect_options((first, second), measured, WEIGHT_S)
     assert options[first][1].divergence == pytest.approx(0.005)
 
 
@@ -195,7 +195,9 @@ def everything(groups: tuple[TensorGroup, ...]) -> list[tuple[float, float, floa
     for types in itertools.product(*(group.types for group in groups)):
         chosen = list(zip(groups, types, strict=True))
         bits = (
-            8 * sum(tensor_type(type).bytes_of(group.weights) for group, type in chosen) / weights
+            8
+            * sum(find_tensor_type(type).count_bytes(group.weights) for group, type in chosen)
+            / weights
         )
         found.append(
             (
@@ -210,7 +212,7 @@ def everything(groups: tuple[TensorGroup, ...]) -> list[tuple[float, float, floa
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
     groups = model_groups()
-    options = mix_options(groups, measured_swaps(groups), timed(groups))
+    options = collect_options(groups, measured_swaps(groups), timed(groups))
     all_ = np.array(everything(groups))
     low, high = all_.min(axis=0), all_.max(axis=0)
     limit = low + share * (high - low)
@@ -236,7 +238,7 @@ def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
 
 def test_a_limit_that_no_mix_meets_is_told_with_the_least_there_is() -> None:
     groups = model_groups()
-    options = mix_options(groups, measured_swaps(groups), timed(groups))
+    options = collect_options(groups, measured_swaps(groups), timed(groups))
     with pytest.raises(
         UsageError, match=r"the least of each alone is 4\.5 bits per weight; add other types"
     ):
@@ -248,9 +250,11 @@ def test_a_limit_that_no_mix_meets_is_told_with_the_least_there_is() -> None:
 
 def test_what_is_predicted_keeps_a_reserve_and_what_is_counted_does_not() -> None:
     limits = MixLimits(speed="gguf-q4_k_m", bits=5.0, divergence="gguf-q4_k_m")
-    found = mix_ceilings(limits, 0.01, 0.02)
+    found = compute_ceilings(limits, 0.01, 0.02)
     assert found == {DIVERGENCE: pytest.approx(0.0196), TIME: pytest.approx(0.0098), BITS: 5.0}
-    assert mix_ceilings(MixLimits(divergence=0.1), 0.01, 0.02) == {DIVERGENCE: pytest.approx(0.098)}
+    assert compute_ceilings(MixLimits(divergence=0.1), 0.01, 0.02) == {
+        DIVERGENCE: pytest.approx(0.098)
+    }
 
 
 def test_limits_are_read_as_a_person_writes_them() -> None:
@@ -338,7 +342,7 @@ def test_the_exit_code_is_that_of_the_limits(speed: float, code: ExitCode) -> No
 
 def terminal_text(found: Mixture, width: int = 100) -> str:
     screen = io.StringIO()
-    render_in_terminal(mixture_document(found), Console(file=screen, width=width))
+    render_in_terminal(build_mixture_document(found), Console(file=screen, width=width))
     return " ".join(screen.getvalue().split())
 
 
@@ -385,12 +389,12 @@ def test_a_mix_without_a_result_is_not_to_be_used() -> None:
 
 
 def test_the_page_shows_every_group_once() -> None:
-    text = markdown(mixture_document(mixture()))
+    text = render_markdown(build_mixture_document(mixture()))
     assert text.count("| ffn_down 0 ") == 1
 
 
 def test_the_answer_as_json_follows_its_schema() -> None:
     found = mixture()
-    printed = json.loads(json_answer_text("mix", found, found.exit_code))
-    jsonschema.validate(printed, answer_schema("mix"))
+    printed = json.loads(format_json_answer("mix", found, found.exit_code))
+    jsonschema.validate(printed, make_answer_schema("mix"))
     assert Mixture.model_validate(printed["answer"]) == found

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.results.estimate import Verdict
-from bitbench.features.mix.choice import swaps_for_mix_choice
+from bitbench.features.mix.choice import list_swaps
 from bitbench.features.mix.search import DECODE, mix
 from bitbench.features.mix.types import Mix, MixLimits
 from bitbench.machine.workplace import Workplace
@@ -108,7 +108,7 @@ class Server:
         self.ran.append(into.path.name)
         if into.lock() is not None:
             return into
-        with into.writing() as writer:
+        with into.open_writer() as writer:
             writer.write_study(study.text)
             writer.write_lock(make_lock(plan))
             for config in plan.quality:
@@ -273,7 +273,7 @@ def test_bits_are_counted_and_a_limit_on_them_is_met_exactly(server: Server, too
     found = mix(asked(limits=MixLimits(bits=5.5)), Path("out"), LogObserver(), server.at)
     assert found.confirmed.mix.bits <= 5.5
     assert found.exit_code is ExitCode.DONE
-    swaps = swaps_for_mix_choice([one.group for one in found.groups])
+    swaps = list_swaps([one.group for one in found.groups])
     assert sum(name.startswith("swap-") for name in tools.made) == len(swaps)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from bitbench.features.publish.archive import FIGURES, MANIFEST, publish_study, unpack_study
 from bitbench.features.publish.checking import verify_study
-from bitbench.features.publish.cleaning import without_places
+from bitbench.features.publish.cleaning import hide_places
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
@@ -342,7 +342,7 @@ def test_an_environment_of_a_person_keeps_its_name_alone(tmp_path: Path) -> None
     ],
 )
 def test_a_text_keeps_its_sense_without_its_places(said: str, kept: str) -> None:
-    assert without_places(said) == kept
+    assert hide_places(said) == kept
 
 
 def test_rows_say_nothing_of_a_servers_paths(tmp_path: Path) -> None:

@@ -15,16 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench.features.query.studies import REFUSED, Studies
-from bitbench.records.arrow_tables import study_arrow_table
+from bitbench.records.arrow_tables import make_arrow_table
 from bitbench.records.folder import StudyFolder
 from bitbench.records.kept_tables import KEPT_TABLES, write_kept_tables
 from bitbench.records.lock import Lock
 from bitbench.records.quality import SCORE_COLUMNS, CorpusFacts, QualityRecord
 from bitbench.records.request_rows import RequestParts
-from bitbench.records.strict_reader import strict_reader_schema
+from bitbench.records.strict_reader import make_arrow_schema
 from bitbench.records.tables import REQUEST_COLUMNS, TABLES
 from bitbench.records.trial import Memory, Outcome, TrialMetrics
-from bitbench.study.study_file import study_file_text
+from bitbench.study.study_file import format_study
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("past")
     plan, trials, instances, _ = demo_study()
     for name in ("one", "more/it's two"):
-        with StudyFolder(place / name).writing() as writer:
+        with StudyFolder(place / name).open_writer() as writer:
             writer.write_study("name: demo\n")
             writer.write_lock(make_lock(plan))
             for instance in instances:
@@ -86,8 +86,8 @@ def _add_quality(folder: Path) -> None:
         "top_tokens": [[], [], []],
         "top_logprobs": [[], [], []],
     }
-    with StudyFolder(folder).writing() as writer:
-        writer.append_quality(record, pa.table(scores, schema=strict_reader_schema(SCORE_COLUMNS)))
+    with StudyFolder(folder).open_writer() as writer:
+        writer.append_quality(record, pa.table(scores, schema=make_arrow_schema(SCORE_COLUMNS)))
 
 
 def test_a_table_that_does_not_exist_is_answered_with_those_that_do(place: Path) -> None:
@@ -102,7 +102,7 @@ def test_documented_columns_are_the_real_ones(place: Path) -> None:
     text = (ROOT / "docs" / "query.md").read_text()
     studies = Studies(place)
     for name, table in TABLES.items():
-        real = studies.described(name)
+        real = studies.describe_columns(name)
         assert [column for column, _ in real] == [column.name for column in table.columns], name
         section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
         assert section, f"docs/query.md has no section {name}"
@@ -291,8 +291,8 @@ def test_damaged_rows_are_named(tmp_path: Path) -> None:
 def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
     plan, folder = plan_of(), StudyFolder(tmp_path / "study")
     point = plan.points[0]
-    with folder.writing() as writer:
-        writer.write_study(study_file_text(plan.study))
+    with folder.open_writer() as writer:
+        writer.write_study(format_study(plan.study))
         writer.write_lock(Lock(plan=plan))
         for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
             instance, log = writer.new_instance()
@@ -316,7 +316,7 @@ def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", TABLES)
 def test_python_and_sql_have_the_same_tables(name: str) -> None:
-    table = study_arrow_table(StudyFolder(TWINS).read(), name)
+    table = make_arrow_table(StudyFolder(TWINS).read(), name)
     names, rows = Studies(TWINS).query(f"SELECT * FROM {name}")
     assert names == table.column_names
     assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())

@@ -9,15 +9,15 @@ import pytest
 
 from bitbench.features.shapes import checkpoint, weights
 from bitbench.features.shapes.checkpoint import (
+    build_tokenizer,
     find_shape,
+    format_shape_reference,
     make_checkpoint,
-    shape_checkpoint_tokenizer,
-    shape_reference,
 )
-from bitbench.features.shapes.weights import random_shape_weights
+from bitbench.features.shapes.weights import iter_random_weights
 from bitbench.machine.workplace import Workplace
 from bitbench.models import library, shapes
-from bitbench.models.shapes import SHAPES, Shape, shards
+from bitbench.models.shapes import SHAPES, Shape, split_into_shards
 from bitbench.planning.plan import plan_study
 from bitbench.planning.readiness import make_model_ready
 from bitbench.util.errors import ExitCode, ModelError
@@ -80,7 +80,7 @@ def test_shards_are_listed_and_as_large_as_they_may_be(
 ) -> None:
     monkeypatch.setattr(shapes, "SHARD_BYTES", 100_000)
     shape = small()
-    parts = shards(shape.tensors)
+    parts = split_into_shards(shape.tensors)
     assert len(parts) > 2
     assert [name for part in parts for name in part] == list(shape.tensors)
     assert all(
@@ -96,7 +96,7 @@ def test_shards_are_listed_and_as_large_as_they_may_be(
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_PIECE", 1_000)
     tensor = StoredTensor("BF16", (33, 101), 2 * 33 * 101)
-    pieces = list(random_shape_weights(small(), "model.layers.0.mlp.up_proj.weight", tensor))
+    pieces = list(iter_random_weights(small(), "model.layers.0.mlp.up_proj.weight", tensor))
     assert [piece.size for piece in pieces] == [1_000, 1_000, 1_000, 333]
 
 
@@ -120,7 +120,7 @@ def test_numbers_stay_near_one_through_many_layers() -> None:
     stream = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
     for layer in range(80):
         tensor = StoredTensor("BF16", (256, 256), 2 * 256 * 256)
-        (drawn,) = random_shape_weights(shape, f"model.layers.{layer}.x.weight", tensor)
+        (drawn,) = iter_random_weights(shape, f"model.layers.{layer}.x.weight", tensor)
         weights = (drawn.astype(np.uint32) << 16).view(np.float32).reshape(256, 256)
         normed = stream / np.sqrt((stream**2).mean(axis=1, keepdims=True))
         stream = stream + normed @ weights.T
@@ -143,7 +143,7 @@ def test_weights_are_normal_and_norms_leave_everything_as_it_is(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-72b", "gemma-3-4b"])
 def test_every_token_of_a_vocabulary_is_a_word(name: str) -> None:
     config = SHAPES[name].config
-    tokenizer = shape_checkpoint_tokenizer(config)["tokenizer.json"]
+    tokenizer = build_tokenizer(config)["tokenizer.json"]
     vocabulary = tokenizer["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(config["vocab_size"]))
     specials = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
@@ -156,7 +156,7 @@ def test_every_token_of_a_vocabulary_is_a_word(name: str) -> None:
 
 
 def test_the_tokenizer_names_the_tokens_of_the_configuration() -> None:
-    settings = shape_checkpoint_tokenizer(small().config)["tokenizer_config.json"]
+    settings = build_tokenizer(small().config)["tokenizer_config.json"]
     assert (settings["bos_token"], settings["eos_token"]) == ("<|3|>", "<|7|>")
 
 
@@ -235,7 +235,7 @@ def test_the_quality_command_refuses_a_shape(
     known: Shape, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_checkpoint(known, home)
-    answer = bitbench(capsys, "quality", shape_reference(known), "--recipes", "w8a8-rtn")
+    answer = bitbench(capsys, "quality", format_shape_reference(known), "--recipes", "w8a8-rtn")
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert "The weights of shape:small are random" in answer.err
     assert not list(Path.cwd().glob("quality-*"))
@@ -244,7 +244,7 @@ def test_the_quality_command_refuses_a_shape(
 def test_the_command_writes_it_and_says_what_it_is_for(
     known: Shape, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = bitbench(capsys, "model", "get", shape_reference(known))
+    answer = bitbench(capsys, "model", "get", format_shape_reference(known))
     assert answer.exit_code == 0, answer.err
     assert (
         "Its weights are random: it is for speed, memory and kernels, not for quality."
@@ -253,14 +253,14 @@ def test_the_command_writes_it_and_says_what_it_is_for(
     listed = bitbench(capsys, "model", "list").out
     assert "random weights in the shape of" in " ".join(listed.split())
     assert "shape:qwen3-4b" in listed
-    found = library.resolve(shape_reference(known), home)
+    found = library.resolve(format_shape_reference(known), home)
     assert (found.name, found.path) == ("shape-small", home / "models" / "shape-small")
 
 
 def test_progress_counts_the_bytes_of_the_weights(known: Shape, home: Path) -> None:
     seen: list[tuple[int, int]] = []
     make_model_ready(
-        shape_reference(known),
+        format_shape_reference(known),
         home,
         on_step=print,
         on_progress=lambda done, total: seen.append((done, total)),

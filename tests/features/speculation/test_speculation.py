@@ -14,8 +14,8 @@ from bitbench.features.speculation.computing import (
 from bitbench.features.speculation.words import speculation_sentences
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, TrialMetrics
-from bitbench.reports.document.markdown import markdown, markdown_phrase
-from bitbench.reports.study import study_document
+from bitbench.reports.document.markdown import render_markdown, render_markdown_phrase
+from bitbench.reports.study import build_study_report
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure, Study
 from bitbench.study.variant import Variant
@@ -210,12 +210,12 @@ def test_trials_without_counters_are_passed_over() -> None:
 def test_the_report_answers_first_and_explains_after() -> None:
     records = made()
     summary = summarize(records)
-    said = [markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)]
+    said = [render_markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)]
     assert said[0].startswith(
         f"Speculation on `at-1` is faster than the same without: `bf16 @ {DRAFTS}` 1.6"
     )
     assert any("accepted drafts are shorter with" in one and "w4" in one for one in said)
-    text = markdown(study_document(summary, records.lock))
+    text = render_markdown(build_study_report(summary, records.lock))
     part = text.partition("## What speculation gains")[2].partition("\n## ")[0]
     assert "pays" in part
     assert text.index("Speculation on `at-1`") < text.index("## What speculation gains")
@@ -225,6 +225,6 @@ def test_drafts_that_do_not_pay_are_named_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(LENGTHS, "w4", 1.2)
     summary = summarize(made())
     said = " ".join(
-        markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)
+        render_markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)
     )
     assert f"Speculation on `at-1` is slower than the same without: `w4 @ {DRAFTS}` 0.8" in said

@@ -3,7 +3,7 @@
 import pytest
 
 from bitbench.features.speculation.computing import Speculation, Speculations
-from bitbench.machine.workplace import default_home
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from tests.chain.conftest import run_study_file
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 
 def test_the_known_figures_come_out(folder: StudyFolder) -> None:
-    part = StudyReport(folder, default_home()).summary.part(Speculations)
+    part = StudyReport(folder, get_default_home()).summary.part(Speculations)
     assert part is not None
     found: dict[str, Speculation] = {one.workload: one for one in part.rows}
     one = found["one"]

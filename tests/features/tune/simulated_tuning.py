@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bitbench.analysis.budget import measured_variance_components, plan_confirmation_blocks
-from bitbench.analysis.claims import Look, claim_looks
-from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
+from bitbench.analysis.budget import choose_variance_components, plan_confirmation_blocks
+from bitbench.analysis.claims import Look, list_interim_analyses
+from bitbench.analysis.pairs import LogSpeeds, PairTable, collect_pair_tables
 from bitbench.features.tune.race import Admission, Race, race
 from bitbench.study.plan import Config
 from tests.support.machine_simulation import Floats, Machine, Simulation, configs
@@ -76,19 +76,19 @@ def searched(
             [design_of(len(live))],
             [values.shape[1] for values in blocks],
             search_s - running.clock_s,
-            measured_variance_components({"workload": figures} if figures else {}),
+            choose_variance_components({"workload": figures} if figures else {}),
         )
         blocks.append(running.block(live, rounds, alternate=True))
         ends.append(float(running.clock_s))
         figures = figures_of(everyone, blocks)
-        made = claim_looks(ends, search_s, ALPHA)
+        made = list_interim_analyses(ends, search_s, ALPHA)
         if made:
             looked = [*looked, (made[-1], _table(figures))]
         found = race(looked, everyone, Admission(able, able), within=WITHIN)
     assert found.leader is not None
     assert figures is not None
     pair = [0, everyone.index(found.leader)]
-    components = measured_variance_components({"workload": figures})
+    components = choose_variance_components({"workload": figures})
     fresh = plan_confirmation_blocks(
         design_of(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN
     )
@@ -108,7 +108,7 @@ def searched(
 
 
 def _table(figures: LogSpeeds) -> PairTable:
-    return paired_ratios({"workload": figures}, figures.configs[0])["workload"]
+    return collect_pair_tables({"workload": figures}, figures.configs[0])["workload"]
 
 
 def assert_finds_the_best(

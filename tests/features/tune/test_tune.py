@@ -18,23 +18,23 @@ from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.estimate import Basis, Estimate, Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.cli.json_answers import answer_schema, json_answer_text
+from bitbench.cli.json_answers import format_json_answer, make_answer_schema
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.features.tune.confirmation import ConfirmationPlanner
-from bitbench.features.tune.race import Admission, race, race_admission
+from bitbench.features.tune.race import Admission, find_admission, race
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tune, Tuning
-from bitbench.features.tune.words import tuning_document
+from bitbench.features.tune.words import build_tuning_document
 from bitbench.planning.estimate import Estimator
 from bitbench.ports import Deployable, Launch, Load
-from bitbench.reports.answers.recommend import deployment_section_lines
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.answers.recommend import format_command_lines
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config
 from bitbench.study.study import EngineSetup, Measure, Study
-from bitbench.study.study_file import parse_study, study_schema
+from bitbench.study.study_file import make_study_schema, parse_study
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import ExitCode, StudyFileError
@@ -65,7 +65,7 @@ def test_a_search_is_a_study_with_a_section_of_its_own() -> None:
     study = parse_study(FILE, name="s.yaml")
     assert [setup.name for setup in study.engines] == ["null tpot=4ms", "null tpot=2ms", "plain"]
     assert study.section(Tune) == Tune(within=0.02)
-    jsonschema.validate(yaml.safe_load(FILE), study_schema())
+    jsonschema.validate(yaml.safe_load(FILE), make_study_schema())
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def estimate(mean: float) -> Estimate:
 
 
 def test_who_may_win_and_who_may_beat_others() -> None:
-    found = race_admission(
+    found = find_admission(
         [
             judged(A, finding(Verdict.MET, 0.05)),
             judged(B, finding(Verdict.INCONCLUSIVE, 0.12)),
@@ -183,9 +183,9 @@ def test_who_may_win_and_who_may_beat_others() -> None:
         ]
     )
     assert (found.able, found.fit) == ({A, B}, {A})
-    assert race_admission([judged(A, finding(Verdict.INCONCLUSIVE, 0.09))]).fit == {A}
-    assert race_admission([judged(A, finding(Verdict.INCONCLUSIVE, None))]).fit == set()
-    assert race_admission([judged(A, failed=1)]).able == set()
+    assert find_admission([judged(A, finding(Verdict.INCONCLUSIVE, 0.09))]).fit == {A}
+    assert find_admission([judged(A, finding(Verdict.INCONCLUSIVE, None))]).fit == set()
+    assert find_admission([judged(A, failed=1)]).able == set()
 
 
 def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
@@ -260,7 +260,7 @@ def test_the_command_to_deploy(tmp_path: Path) -> None:
         "--cache-ram 0 --threads 2"
     )
     assert not isinstance(NullEngine(), Deployable)
-    assert deployment_section_lines(
+    assert format_command_lines(
         ("A=1", "vllm", "serve", "/m", "--dtype", "bfloat16", "--no-x")
     ) == [
         "A=1 vllm serve /m \\",
@@ -395,23 +395,24 @@ ANSWERS = {
 def test_each_answer_has_its_sentence_and_its_exit_code(sentence: str) -> None:
     found, code = ANSWERS[sentence]
     stream = io.StringIO()
-    render_in_terminal(tuning_document(found), Console(file=stream, width=60))
+    render_in_terminal(build_tuning_document(found), Console(file=stream, width=60))
     lines = stream.getvalue().splitlines()
     assert sentence in " ".join(stream.getvalue().split())
     assert max(map(len, lines)) <= 60
     assert found.exit_code is code
-    said = json.loads(json_answer_text("tune", found, code))
-    jsonschema.validate(said, answer_schema("tune"))
+    said = json.loads(format_json_answer("tune", found, code))
+    jsonschema.validate(said, make_answer_schema("tune"))
 
 
 def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
-    text = markdown(tuning_document(FOUND))
+    text = render_markdown(build_tuning_document(FOUND))
     assert "Searched 3 configs in" in text
     assert "Ruled out: ttft 300.0 ms against 100 ms: `c`." in text
     assert "vllm serve /m/v \\\n--dtype bfloat16" in text
     left = replace_fate(FOUND, A, Fate.LEFT).model_copy(update={"shortfall": 0.031})
-    assert "1 other may be as good or better, with 95 % confidence by at most 3.1 %" in markdown(
-        tuning_document(left)
+    assert (
+        "1 other may be as good or better, with 95 % confidence by at most 3.1 %"
+        in render_markdown(build_tuning_document(left))
     )
 
 
@@ -423,7 +424,7 @@ def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> No
         else one
         for one in FOUND.tried
     )
-    text = markdown(tuning_document(FOUND.model_copy(update={"tried": tried})))
+    text = render_markdown(build_tuning_document(FOUND.model_copy(update={"tried": tried})))
     assert (
         "May be as good: ttft 120.0 ms against 100 ms (its interval contains the limit): `c`."
         in text

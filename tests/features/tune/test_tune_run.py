@@ -11,19 +11,19 @@ from scipy.special import stdtrit
 
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
-from bitbench.engines.registry import registered_engines_of
-from bitbench.features.tune.confirmation import LEAST_TIMES, MOST_TIMES, tune_confirmation_windows
-from bitbench.features.tune.search import tune, tune_search_source
+from bitbench.engines.registry import load_study_engines
+from bitbench.features.tune.confirmation import LEAST_TIMES, MOST_TIMES, count_confirmation_windows
+from bitbench.features.tune.search import read_search_source, tune
 from bitbench.features.tune.types import Fate, Tuning
-from bitbench.features.tune.words import tuning_document
+from bitbench.features.tune.words import build_tuning_document
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import plan_study_points
 from bitbench.ports import Observer
-from bitbench.quality.material import cut_windows, windows_per_corpus_part
+from bitbench.quality.material import count_windows_per_part, cut_windows
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.running import runner
 from bitbench.running.offers import LogObserver
 from bitbench.running.progress import Progress
@@ -81,7 +81,7 @@ class World:
 
     def plan(self, study: Path | StudySource, at: Workplace) -> Plan:
         source = StudySource.of(study)
-        return plan_study_points(source.study, registered_engines_of(source.study), resolve, "cpu")
+        return plan_study_points(source.study, load_study_engines(source.study), resolve, "cpu")
 
     def measure(
         self, study: StudySource, into: Path, observer: Observer, at: Workplace, *, part: StudyPart
@@ -89,11 +89,11 @@ class World:
         plan, folder = part.of(self.plan(study, at)), StudyFolder(into)
         if folder.lock() is not None:
             return folder
-        with folder.writing() as writer:
+        with folder.open_writer() as writer:
             writer.write_study(study.text)
             writer.write_lock(make_lock(plan))
             progress = Progress(plan)
-            while left := [one for one in plan.quality if progress.wants_quality(one)]:
+            while left := [one for one in plan.quality if progress.is_quality_due(one)]:
                 self.scored.append((into.name, left[0]))
                 progress.add([writer.append_quality(*self._scored(plan, left[0]))])
             block, going_on = 0, frozenset(plan.points)
@@ -170,7 +170,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def answer(world: World) -> Tuning:
-    return tune(tune_search_source(Path("tune.yaml")), Path("out"), LogObserver(), world.at)
+    return tune(read_search_source(Path("tune.yaml")), Path("out"), LogObserver(), world.at)
 
 
 def quality_of(found: Tuning) -> Finding:
@@ -205,7 +205,9 @@ def test_what_the_search_leaves_open_is_decided_on_fresh_text(world: World) -> N
     assert found.exit_code is ExitCode.DONE
     assert found.confirmed is not None
     assert found.confirmed.windows == 40  # five times those of the search, by its spread
-    assert "% on 40 windows of fresh text against 10 %" in markdown(tuning_document(found))
+    assert "% on 40 windows of fresh text against 10 %" in render_markdown(
+        build_tuning_document(found)
+    )
     dense = Config(variant="m/gguf-bf16", engine=found.chosen.engine)
     assert {one for place, one in world.scored if place == "confirmation"} == {dense, found.chosen}
     asked = fresh().study.quality
@@ -230,7 +232,7 @@ def test_a_loss_at_the_limit_stays_open_and_the_answer_says_so(world: World) -> 
     found = answer(world)
     assert quality_of(found).verdict is Verdict.INCONCLUSIVE
     assert found.exit_code is ExitCode.INCONCLUSIVE
-    text = markdown(tuning_document(found))
+    text = render_markdown(build_tuning_document(found))
     assert "on 40 windows of fresh text against 10 % (its interval contains the limit)" in text
 
 
@@ -274,7 +276,9 @@ def test_without_fresh_text_the_windows_of_the_search_are_what_is_known(world: W
     assert found.confirmed.windows is None
     assert quality_of(found) == in_search(found)
     assert fresh().study.quality is None
-    assert "on the search's own windows against 10 %" in markdown(tuning_document(found))
+    assert "on the search's own windows against 10 %" in render_markdown(
+        build_tuning_document(found)
+    )
 
 
 def test_quality_takes_no_more_than_half_of_the_time_that_is_left(world: World) -> None:
@@ -311,18 +315,20 @@ def test_an_engine_without_an_unquantized_variant_is_named_before_the_search(
         )
     )
     with caplog.at_level("WARNING"):
-        tune(tune_search_source(Path("tune.yaml")), Path("other"), LogObserver(), world.at)
+        tune(read_search_source(Path("tune.yaml")), Path("other"), LogObserver(), world.at)
     assert "no config on llamacpp can meet max_quality_loss" in caplog.text
 
 
 def test_how_many_windows_decide() -> None:
     near, far = [0.05, 0.15], [0.001, 0.003]  # means 0.1 and 0.002
-    assert tune_confirmation_windows(far * 4, 0.1, 0.95, 10_000) == 8 * LEAST_TIMES
-    assert tune_confirmation_windows(near * 4, float(np.expm1(0.1)), 0.95, 10_000) == 8 * MOST_TIMES
-    between = tune_confirmation_windows(near * 4, float(np.expm1(0.13)), 0.95, 10_000)
+    assert count_confirmation_windows(far * 4, 0.1, 0.95, 10_000) == 8 * LEAST_TIMES
+    assert (
+        count_confirmation_windows(near * 4, float(np.expm1(0.1)), 0.95, 10_000) == 8 * MOST_TIMES
+    )
+    between = count_confirmation_windows(near * 4, float(np.expm1(0.13)), 0.95, 10_000)
     assert between == 40  # (3.24 · 0.0535 / 0.03)² = 33
-    assert tune_confirmation_windows(near * 4, 0.1, 0.95, 100) == 96
-    assert tune_confirmation_windows(near * 4, 0.1, 0.95, 7) == 0
+    assert count_confirmation_windows(near * 4, 0.1, 0.95, 100) == 96
+    assert count_confirmation_windows(near * 4, 0.1, 0.95, 7) == 0
 
 
 def decided(distance: float, searches: int = 400) -> tuple[float, float]:
@@ -339,7 +345,7 @@ def decided(distance: float, searches: int = 400) -> tuple[float, float]:
         if seen.mean() > limit:
             continue
         fresh = windows(
-            tune_confirmation_windows(seen.tolist(), float(np.expm1(limit)), 0.95, 10_000)
+            count_confirmation_windows(seen.tolist(), float(np.expm1(limit)), 0.95, 10_000)
         )
         half = float(stdtrit(len(fresh) - 1, 0.975)) * fresh.std(ddof=1) / np.sqrt(len(fresh))
         met, broken = fresh.mean() + half <= limit, fresh.mean() - half > limit
@@ -360,7 +366,7 @@ def test_a_limit_that_is_not_too_near_is_decided_and_hardly_ever_wrongly(
 @pytest.mark.parametrize(("offset", "times"), [(0.0, 4), (0.0, 7), (0.5, 4), (0.5, 7), (0.25, 32)])
 def test_fresh_windows_touch_none_of_the_search(offset: float, times: int) -> None:
     parts = [list(range(8 * 400)), list(range(100_000, 100_000 + 8 * 300))]
-    assert windows_per_corpus_part(parts, 8, ()) == [400, 300]
+    assert count_windows_per_part(parts, 8, ()) == [400, 300]
     searched = cut_windows(parts, 8, 8, (), offset)
     other = cut_windows(parts, 8 * times, 8, (), (times * offset + 0.5) % 1)
     assert len(other) == len(set(other)) == 8 * times

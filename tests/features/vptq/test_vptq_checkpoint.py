@@ -10,8 +10,8 @@ from bitbench.features.vptq.layout import (
     LayerConfig,
     Tensor,
     VptqLayer,
-    vptq_layer_from_layout,
-    vptq_layout_config,
+    find_layer_config,
+    parse_vptq_layer,
 )
 from tests.features.vptq.vptq_layers import describe_vptq_layer, layout_tensors, make_layer
 
@@ -38,7 +38,7 @@ def test_what_is_written_comes_back(
         scaled=complete,
         biased=complete,
     )
-    back = vptq_layer_from_layout(layout_tensors(layer), describe_vptq_layer(layer))
+    back = parse_vptq_layer(layout_tensors(layer), describe_vptq_layer(layer))
     np.testing.assert_allclose(
         layout.dequantize_layout(back), layout.dequantize_layout(layer), rtol=2e-3, atol=4e-3
     )
@@ -96,7 +96,7 @@ def public_layer(*, packed: bool, as_float: bool) -> tuple[dict[str, Tensor], La
 
 @pytest.mark.parametrize(("packed", "as_float"), [(True, False), (False, False), (False, True)])
 def test_a_public_file_is_read_as_documented(packed: bool, as_float: bool) -> None:
-    layer = vptq_layer_from_layout(*public_layer(packed=packed, as_float=as_float))
+    layer = parse_vptq_layer(*public_layer(packed=packed, as_float=as_float))
     ramp, half = np.arange(8.0), np.full(8, 0.5)
     # Stored order: columns 4 and 0 (outliers), then 1, 2, 3; the last six of 16 outputs are padding.
     wanted = np.zeros((10, 5))
@@ -116,9 +116,9 @@ def test_a_layer_is_found_by_its_name_or_by_what_it_shares() -> None:
         "config_for_layers": {"model.layers.0.q_proj": own},
         "shared_layer_config": {"up_proj": shared},
     }
-    assert vptq_layout_config("model.layers.0.q_proj", config) == own  # type: ignore[arg-type]
-    assert vptq_layout_config("model.layers.7.mlp.up_proj", config) == shared  # type: ignore[arg-type]
-    assert vptq_layout_config("lm_head", config) is None  # type: ignore[arg-type]
+    assert find_layer_config("model.layers.0.q_proj", config) == own  # type: ignore[arg-type]
+    assert find_layer_config("model.layers.7.mlp.up_proj", config) == shared  # type: ignore[arg-type]
+    assert find_layer_config("lm_head", config) is None  # type: ignore[arg-type]
 
 
 def test_tensors_that_do_not_fit_are_named() -> None:
@@ -126,10 +126,10 @@ def test_tensors_that_do_not_fit_are_named() -> None:
     with pytest.raises(
         ValueError, match=r"indices have the shape \(1, 1, 6\), but \(1, 3, 6\) follows"
     ):
-        vptq_layer_from_layout(tensors, config | {"out_features": 20})  # type: ignore[arg-type]
+        parse_vptq_layer(tensors, config | {"out_features": 20})  # type: ignore[arg-type]
     del tensors["res_centroids.weight"]
     with pytest.raises(ValueError, match=r"lacks res_centroids.weight"):
-        vptq_layer_from_layout(tensors, config)
+        parse_vptq_layer(tensors, config)
 
 
 def test_a_codebook_must_fill_its_index() -> None:

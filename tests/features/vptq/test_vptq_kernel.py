@@ -44,7 +44,7 @@ on_every_isa = pytest.mark.parametrize(
 
 def run(matrix: packed.PackedMatrix, x: layout.Floats, bits: int, isa: str = "") -> layout.Floats:
     y = np.full((len(x), matrix.out_features), np.nan, dtype=np.float32)
-    packed.native_packed_matrix(matrix).multiply(x, y, activation_bits=bits, isa=isa)
+    packed.make_native_matrix(matrix).multiply(x, y, activation_bits=bits, isa=isa)
     return y
 
 
@@ -206,7 +206,7 @@ def test_an_array_of_the_wrong_size_is_refused() -> None:
     matrix = packed.pack_layer(
         make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64)
     )
-    made = packed.native_packed_matrix(matrix)
+    made = packed.make_native_matrix(matrix)
     with pytest.raises(ValueError, match="x ends in in_features"):
         made.multiply(np.zeros((1, 63), np.float32), np.zeros((1, 16), np.float32))
     with pytest.raises(ValueError, match="y is"):
@@ -221,7 +221,7 @@ def test_what_is_not_contiguous_is_refused_and_not_copied() -> None:
     matrix = packed.pack_layer(
         make_layer(np.random.default_rng(5), out_features=16, columns_per_group=64)
     )
-    made = packed.native_packed_matrix(matrix)
+    made = packed.make_native_matrix(matrix)
     x, y = np.zeros((2, 64), np.float32), np.zeros((2, 16), np.float32)
     with pytest.raises(TypeError):
         made.multiply(np.asfortranarray(x), y)
@@ -252,7 +252,7 @@ def test_a_stream_that_is_too_short_is_refused() -> None:
 
 def test_addresses_give_what_arrays_give() -> None:
     rng = np.random.default_rng(7)
-    made = packed.native_packed_matrix(
+    made = packed.make_native_matrix(
         packed.pack_layer(make_layer(rng, out_features=16, columns_per_group=64))
     )
     x = rng.standard_normal((3, 64), dtype=np.float32)

@@ -82,9 +82,9 @@ def test_kernel_indices_come_back(
 ) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     entries, residual_entries = sizes
-    main_bits = packed.packed_index_bits(entries, packed.MAIN_BITS)
+    main_bits = packed.choose_index_bits(entries, packed.MAIN_BITS)
     residual_bits = (
-        packed.packed_index_bits(residual_entries, packed.RESIDUAL_BITS) if residual_entries else 0
+        packed.choose_index_bits(residual_entries, packed.RESIDUAL_BITS) if residual_entries else 0
     )
     main = rng.integers(0, entries, (blocks, columns)).astype(np.uint16)
     residual = (
@@ -93,7 +93,11 @@ def test_kernel_indices_come_back(
         else None
     )
     stream = packed.pack_stream(main, residual, main_bits, residual_bits)
-    assert stream.shape == (blocks, -(-columns // 64), packed.strip_bytes(main_bits, residual_bits))
+    assert stream.shape == (
+        blocks,
+        -(-columns // 64),
+        packed.compute_strip_bytes(main_bits, residual_bits),
+    )
     main_back, residual_back = packed.unpack_stream(stream, columns, main_bits, residual_bits)
     np.testing.assert_array_equal(main_back, main)
     if residual is not None:
@@ -137,4 +141,4 @@ def test_a_vector_of_another_length_is_refused() -> None:
 
 def test_a_codebook_that_no_index_can_name_is_refused() -> None:
     with pytest.raises(ValueError, match="more than 16 bits"):
-        packed.packed_index_bits(65537, packed.MAIN_BITS)
+        packed.choose_index_bits(65537, packed.MAIN_BITS)

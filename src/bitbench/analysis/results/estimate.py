@@ -135,7 +135,7 @@ def check_against_limit(
     return Verdict.MISSED if is_missed else Verdict.INCONCLUSIVE
 
 
-def worst_limit_check(verdicts: Iterable[Verdict]) -> Verdict:
+def find_worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the verdict on several limits together: MISSED before INCONCLUSIVE before MET."""
     distinct = set(verdicts)
     for verdict in (Verdict.MISSED, Verdict.INCONCLUSIVE):

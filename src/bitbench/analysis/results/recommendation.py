@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pydantic import computed_field
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, find_worst_verdict
 from bitbench.analysis.results.summary import MetricDefinition, SameEngineRatio
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
@@ -28,11 +28,11 @@ class Limits(Record):
     quality_loss: float | None = None  # relative
 
 
-def recommendation_verdict(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
+def judge_findings(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
     """Return the verdict on all limits together. A config without a result misses them."""
     if figure is None:
         return Verdict.MISSED
-    return worst_limit_check(finding.verdict for finding in findings)
+    return find_worst_verdict(finding.verdict for finding in findings)
 
 
 class Judged(Record):
@@ -57,7 +57,7 @@ class Judged(Record):
     @property
     def verdict(self) -> Verdict:
         """Return the verdict on all limits together."""
-        return recommendation_verdict(self.figure, self.findings)
+        return judge_findings(self.figure, self.findings)
 
 
 class Choice(Record):
@@ -79,7 +79,7 @@ class Choice(Record):
         """Return the entry of a config."""
         return next(judged for judged in self.judged if judged.config == config)
 
-    def with_verdict(self, verdict: Verdict) -> list[Judged]:
+    def list_with_verdict(self, verdict: Verdict) -> list[Judged]:
         """Return the entries with this verdict."""
         return [judged for judged in self.judged if judged.verdict is verdict]
 
@@ -105,6 +105,6 @@ class Recommendation(Record):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
         for choice in unanswered:
-            if not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE)):
+            if not (choice.starts_needed or choice.list_with_verdict(Verdict.INCONCLUSIVE)):
                 return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

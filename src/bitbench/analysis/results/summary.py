@@ -10,7 +10,7 @@ from bitbench.analysis.results.estimate import (
     Finding,
     PercentileEstimate,
     Verdict,
-    worst_limit_check,
+    find_worst_verdict,
 )
 from bitbench.records.quality import TaskFailure
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, KernelChoice, Outcome
@@ -132,7 +132,7 @@ class PointSummary(Record):
         """Return the verdict on all objectives together, or None without objectives."""
         if not self.objectives:
             return None
-        return worst_limit_check(finding.verdict for finding in self.objectives)
+        return find_worst_verdict(finding.verdict for finding in self.objectives)
 
 
 class MemorySummary(Record):
@@ -453,7 +453,7 @@ class StudySummary(Record):
         without a result also leaves the study inconclusive.
         """
         if self.search is not None:
-            return _searched(self.search)
+            return _judge_search(self.search)
         if not self.is_measured:
             return ExitCode.NOTHING_MEASURED
         is_open = bool(self.lacking)
@@ -475,7 +475,7 @@ class StudySummary(Record):
         """
         return tuple(point for point in self.points if not point.metrics and _is_lacking(point))
 
-    def points_of(self, workload: str) -> tuple[PointSummary, ...]:
+    def list_points(self, workload: str) -> tuple[PointSummary, ...]:
         """Return the points of a workload."""
         return tuple(point for point in self.points if point.point.workload == workload)
 
@@ -485,7 +485,7 @@ def _is_lacking(point: PointSummary) -> bool:
     return bool(outcomes) and (point.was_running or outcomes <= NOT_THE_ENGINES)
 
 
-def _searched(answer: RateAnswer) -> ExitCode:
+def _judge_search(answer: RateAnswer) -> ExitCode:
     if not answer.trials:
         return ExitCode.NOTHING_MEASURED
     if answer.stop is None or (answer.rate is not None and answer.verified is None):

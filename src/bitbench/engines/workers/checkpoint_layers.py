@@ -16,7 +16,7 @@ from bitbench_package import make_importable  # type: ignore[import-not-found]
 
 def prepare_checkpoint_layers(folder: Path, device: str) -> None:
     """Prepare the layers if a feature supports the checkpoint. The model will run on `device`."""
-    if (method := _quantization_method(folder)) is None:
+    if (method := _read_quantization_method(folder)) is None:
         return
     make_importable()
     extensions = importlib.import_module("bitbench.feature").offered("checkpoints")
@@ -24,7 +24,7 @@ def prepare_checkpoint_layers(folder: Path, device: str) -> None:
         extensions[method].load()(device)
 
 
-def _quantization_method(folder: Path) -> str | None:
+def _read_quantization_method(folder: Path) -> str | None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     method: str | None = (config.get("quantization_config") or {}).get("quant_method")
     return method

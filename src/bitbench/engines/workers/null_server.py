@@ -81,9 +81,12 @@ class AnswerPlan:
         factor = self._instance_factor * self._factor(number, self._behaviour.vary)
         if number in self._behaviour.slow_requests:
             factor *= self._behaviour.slow_factor
-        return factor * self._behaviour.ttft, factor * self._behaviour.tpot * self._drafted()
+        return (
+            factor * self._behaviour.ttft,
+            factor * self._behaviour.tpot * self._compute_draft_factor(),
+        )
 
-    def _drafted(self) -> float:
+    def _compute_draft_factor(self) -> float:
         """Return how much longer a token takes with drafts: below 1 if they pay off."""
         if not self._behaviour.draft_tokens:
             return 1.0
@@ -131,33 +134,33 @@ class Answers:
         self._requests = 0
         self._drafts = 0.0
 
-    def respond(
+    def answer_request(
         self, method: str, path: str, authorization: str, body: bytes
     ) -> bytes | StreamPlan:
         match method, path:
             case "GET", "/health":
                 status = 503 if self._behaviour.fail == "never_ready" else 200
-                return _reply(status, {})
+                return _format_reply(status, {})
             case "GET", "/truth":
                 message: dict[str, Any] = dict(self._take_truth())
             case "GET", "/metrics":
-                return self._counters()
+                return self._format_counters()
             case ("GET", "/v1/models") | ("POST", "/v1/completions" | "/v1/chat/completions"):
                 if self._authorization not in (None, authorization):
-                    return _reply(401, _error("the key is missing or wrong"))
+                    return _format_reply(401, _make_error("the key is missing or wrong"))
                 if method == "POST":
                     return self._stream(body, chat=path == "/v1/chat/completions")
                 message = {"object": "list", "data": [{"id": MODEL, "object": "model"}]}
             case _:
-                return _reply(404, _error(f"there is no {method} {path}"))
-        return _reply(200, message)
+                return _format_reply(404, _make_error(f"there is no {method} {path}"))
+        return _format_reply(200, message)
 
     def _stream(self, body: bytes, *, chat: bool) -> bytes | StreamPlan:
         try:
-            prompt_tokens, requested = _read(json.loads(body), chat=chat)
+            prompt_tokens, requested = _parse_request(json.loads(body), chat=chat)
         except (ValueError, KeyError, TypeError) as problem:
             message = f"not a streaming completion of token ids, text or messages: {problem!r}"
-            return _reply(400, _error(message))
+            return _format_reply(400, _make_error(message))
         self._requests += 1
         fail = self._behaviour.fail
         tokens = requested // 2 if fail in ("short", "hang", "disconnect") else requested
@@ -174,17 +177,19 @@ class Answers:
         if tokens:
             finish_reason = "stop" if fail == "short" else "length"
             last = events.token(finish_reason)
-        last += events.usage(prompt_tokens, tokens) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        last += (
+            events.usage(prompt_tokens, tokens) + _format_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        )
         return StreamPlan(
             ttft_s, tpot_s, STREAM_HEAD, events.token(None), max(tokens - 1, 0), last, "keep"
         )
 
-    def _counters(self) -> bytes:
+    def _format_counters(self) -> bytes:
         per_draft = (1.0, self._behaviour.draft_tokens, self._behaviour.draft_accepted)
         text = ""
         for name, count in zip(DRAFT_COUNTERS.values(), per_draft, strict=True):
             text += f"# TYPE {name} counter\n{name} {self._drafts * count}\n"
-        return _answer(200, "text/plain", text.encode())
+        return _format_response(200, "text/plain", text.encode())
 
 
 class _Events:
@@ -214,10 +219,10 @@ class _Events:
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, int] | None) -> bytes:
         message = {**self._head, "choices": choices, "usage": usage}
-        return _chunk(f"data: {json.dumps(message, separators=(',', ':'))}\n\n".encode())
+        return _format_chunk(f"data: {json.dumps(message, separators=(',', ':'))}\n\n".encode())
 
 
-def _read(request: dict[str, Any], *, chat: bool) -> tuple[int, int]:
+def _parse_request(request: dict[str, Any], *, chat: bool) -> tuple[int, int]:
     """Return the number of prompt tokens (of words in a text) and of requested tokens.
 
     Raise ValueError, KeyError or TypeError.
@@ -227,23 +232,23 @@ def _read(request: dict[str, Any], *, chat: bool) -> tuple[int, int]:
     if not streams or requested < 1:
         raise ValueError("this server only streams, and at least one token")
     if chat:
-        return sum(_count(message["content"]) for message in request["messages"]), requested
-    return _count(request["prompt"]), requested
+        return sum(_count_tokens(message["content"]) for message in request["messages"]), requested
+    return _count_tokens(request["prompt"]), requested
 
 
-def _count(content: str | list[Any]) -> int:
+def _count_tokens(content: str | list[Any]) -> int:
     return len(content.split()) if isinstance(content, str) else len(content)
 
 
-def _error(sentence: str) -> dict[str, Any]:
+def _make_error(sentence: str) -> dict[str, Any]:
     return {"error": {"message": sentence, "type": "invalid_request_error"}}
 
 
-def _reply(status: int, message: dict[str, Any]) -> bytes:
-    return _answer(status, "application/json", json.dumps(message).encode())
+def _format_reply(status: int, message: dict[str, Any]) -> bytes:
+    return _format_response(status, "application/json", json.dumps(message).encode())
 
 
-def _answer(status: int, kind: str, body: bytes) -> bytes:
+def _format_response(status: int, kind: str, body: bytes) -> bytes:
     head = (
         f"HTTP/1.1 {status} {REASONS[status]}\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -251,7 +256,7 @@ def _answer(status: int, kind: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-def _chunk(data: bytes) -> bytes:
+def _format_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -272,7 +277,7 @@ def _make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
     answers = Answers(key, behaviour, take_truth)
     server = NullServer(
         port,
-        answers.respond,
+        answers.answer_request,
         per_stream=behaviour.per_stream,
         capacity=behaviour.capacity,
         stall_at_s=behaviour.stall_at,

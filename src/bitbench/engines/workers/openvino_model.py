@@ -34,7 +34,7 @@ class OpenvinoModel:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._folder: Path = arguments.model
-        self._properties = _properties_of(arguments)
+        self._properties = _make_properties(arguments)
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = arguments.concurrency
         # Blocks for every request at its full length, so that none waits for another's cache.
@@ -104,7 +104,7 @@ class OpenvinoModel:
             path = str(self._folder / IR)
             self._scorer = openvino.Core().compile_model(path, "CPU", self._properties)
         request = self._scorer.create_infer_request()
-        logits = request.infer(_decoder_inputs(self._scorer, prompt))[0][0]
+        logits = request.infer(_make_decoder_inputs(self._scorer, prompt))[0][0]
         following = [*prompt[1:], int(logits[-1].argmax())]
         distributions: list[dict[int, float]] = []
         for first in range(0, len(prompt), ROWS_AT_ONCE):
@@ -121,10 +121,10 @@ class OpenvinoModel:
         cache_bytes = self._pipeline.get_metrics().kv_cache_size_in_bytes
         tokens = self._blocks * BLOCK
         return {
-            "engine_version": _openvino_version(openvino_genai),
+            "engine_version": _format_openvino_version(openvino_genai),
             "versions": {
-                "openvino-genai": _openvino_version(openvino_genai),
-                "openvino": _openvino_version(openvino),
+                "openvino-genai": _format_openvino_version(openvino_genai),
+                "openvino": _format_openvino_version(openvino),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
             "kv_cache_bytes": cache_bytes or None,
@@ -151,7 +151,7 @@ class OpenvinoModel:
         return self._pipeline.add_request(next(self._numbers), ids, config)
 
 
-def _properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def _make_properties(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return properties for OpenVINO's CPU plugin. Unset options keep its defaults."""
     properties = {
         "INFERENCE_PRECISION_HINT": DTYPES.get(arguments.dtype),
@@ -161,7 +161,7 @@ def _properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in properties.items() if value is not None}
 
 
-def _decoder_inputs(compiled: Any, prompt: list[int]) -> dict[str, Any]:
+def _make_decoder_inputs(compiled: Any, prompt: list[int]) -> dict[str, Any]:
     """Return the inputs of a stateful decoder for one prompt and no past."""
     ids = np.array([prompt], dtype=np.int64)
     values = {
@@ -179,15 +179,15 @@ def resolved_openvino_properties(properties: dict[str, Any]) -> dict[str, str]:
     inlet = opset13.parameter([1], np.float32)
     nothing = openvino.Model([opset13.relu(inlet)], [inlet], "nothing")
     compiled = openvino.Core().compile_model(nothing, "CPU", properties)
-    return {name: _shown_property(compiled.get_property(name)) for name in RESOLVED}
+    return {name: _format_property(compiled.get_property(name)) for name in RESOLVED}
 
 
-def _shown_property(value: Any) -> str:
+def _format_property(value: Any) -> str:
     """Return a property as text. Types of numbers are as in OpenVINO's documents: bf16."""
     return str(value.get_type_name()) if isinstance(value, openvino.Type) else str(value)
 
 
-def _openvino_version(package: Any) -> str:
+def _format_openvino_version(package: Any) -> str:
     """Return 2026.4.1 from 2026.4.1-22982-e213a147257-releases/2026/4."""
     return str(package.get_version()).partition("-")[0]
 

@@ -37,7 +37,7 @@ def serve_openvino(model: OpenvinoModel, jobs: "queue.SimpleQueue[Any]") -> None
     while True:
         try:
             taken = [job for job in taken if not job.done.is_set()]
-            for job in _arrived_jobs(jobs, wait=not taken):
+            for job in _collect_arrived_jobs(jobs, wait=not taken):
                 taken.append(job)
                 _take_job(job, model)
             model.step()
@@ -53,7 +53,7 @@ def _take_job(job: Any, model: OpenvinoModel) -> None:
         model.begin(job)
 
 
-def _arrived_jobs(jobs: "queue.SimpleQueue[Any]", *, wait: bool) -> list[Any]:
+def _collect_arrived_jobs(jobs: "queue.SimpleQueue[Any]", *, wait: bool) -> list[Any]:
     """Return all jobs that arrived. With `wait`, wait for the first of them."""
     arrived = [jobs.get()] if wait else []
     while True:

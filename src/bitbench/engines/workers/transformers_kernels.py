@@ -22,7 +22,7 @@ _VPTQ = "VptqLinear"  # bitbench.features.vptq.linear: with the native kernel it
 
 def transformers_kernel_choices(model: Any) -> list[dict[str, Any]]:
     """Return the fields of `records.trial.KernelChoice`, once for all layers that are alike."""
-    counts = Counter(map(_choice, filter(_is_linear, model.modules())))
+    counts = Counter(map(_classify_layer, filter(_is_linear, model.modules())))
     attention = {
         "kind": "attention",
         "kernel": str(model.config._attn_implementation),
@@ -42,7 +42,7 @@ def _is_linear(module: Any) -> bool:
     return hasattr(module, "in_features") and hasattr(module, "out_features")
 
 
-def _choice(module: Any) -> tuple[str, str, str | None]:
+def _classify_layer(module: Any) -> tuple[str, str, str | None]:
     """Return kind of layer, kernel, and path as in `records.trial.KernelPath`, or None for it."""
     name = type(module).__name__
     weight = getattr(module, "weight", None)
@@ -52,24 +52,24 @@ def _choice(module: Any) -> tuple[str, str, str | None]:
     if name in _NATIVE_CLASSES or weight is None:
         return name, f"{type(module).__module__}.{name}", _NATIVE_CLASSES.get(name)
     if hasattr(weight, "__tensor_flatten__"):
-        return _tensor_choice(weight)
-    dense = f"dense {_short(weight.dtype)}"
+        return _classify_torchao_tensor(weight)
+    dense = f"dense {_format_dtype(weight.dtype)}"
     # compressed-tensors leaves its scheme on a layer.
     scheme = getattr(module, "quantization_scheme", None)
     if scheme is not None:
-        return _scheme_kind(scheme), f"dequantized to {dense}", "dequantized"
+        return _format_scheme_kind(scheme), f"dequantized to {dense}", "dequantized"
     is_float = weight.dtype.is_floating_point
     return ("linear", dense, "dense") if is_float else ("linear", dense, None)
 
 
-def _tensor_choice(weight: Any) -> tuple[str, str, str | None]:
+def _classify_torchao_tensor(weight: Any) -> tuple[str, str, str | None]:
     """Return kind, kernel and path for a tensor of torchao.
 
     Rounded activations mean a product of integers. Otherwise the weight's layout decides: plain
     int8 weights are cast to the type of the activations before a dense product, and packed ones
     have kernels.
     """
-    stored = _short(transformers_kernel_tensors(weight)[0].dtype)
+    stored = _format_dtype(transformers_kernel_tensors(weight)[0].dtype)
     rounds = getattr(weight, "act_quant_kwargs", None) is not None
     activations = "rounded" if rounds else "as they are"
     layout = getattr(weight, "_layout", None) or getattr(weight, "packing_format", None)
@@ -84,7 +84,7 @@ def _tensor_choice(weight: Any) -> tuple[str, str, str | None]:
     return "torchao", f"{type(weight).__name__} ({details})", path
 
 
-def _scheme_kind(scheme: Any) -> str:
+def _format_scheme_kind(scheme: Any) -> str:
     if scheme.weights is None:
         return "compressed-tensors"
     activations = scheme.input_activations
@@ -103,5 +103,5 @@ def transformers_kernel_tensors(tensor: Any) -> list[Any]:
     return tensors
 
 
-def _short(dtype: Any) -> str:
+def _format_dtype(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")

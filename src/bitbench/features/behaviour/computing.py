@@ -23,25 +23,25 @@ from math import inf
 
 import numpy as np
 
-from bitbench.analysis.claims import holm
+from bitbench.analysis.claims import adjust_p_values
 from bitbench.analysis.divergence import (
     Divergence,
     Floats,
     Integers,
     Scores,
-    bound_divergence,
-    divergence_interval,
-    lacks_mass,
-    window_means,
+    compute_window_means,
+    estimate_divergence,
+    estimate_divergence_bounds,
+    has_too_little_mass,
 )
 from bitbench.analysis.quality import (
-    quality_baseline,
-    same_text,
-    short_quality_scores,
+    find_quality_baseline,
+    has_same_text,
+    read_short_scores,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import TaskFlips
-from bitbench.analysis.tasks import task_flips
+from bitbench.analysis.tasks import summarize_flips
 from bitbench.features.behaviour.types import (
     Behaviour,
     Conversations,
@@ -66,11 +66,14 @@ def summarize_behaviour(records: StudyRecords) -> Behaviour | None:
     if not floors:
         return None
     return Behaviour(
-        floors=tuple(floor.noise for floor in floors), equivalence=dict(scored.equivalences(floors))
+        floors=tuple(floor.noise for floor in floors),
+        equivalence=dict(scored.iter_equivalences(floors)),
     )
 
 
-def _measured_under(condition: Condition, records: StudyRecords) -> dict[Config, QualityRecord]:
+def _collect_measurements(
+    condition: Condition, records: StudyRecords
+) -> dict[Config, QualityRecord]:
     """Return the last successful measurement of each config."""
     last = {}
     for record in records.quality:
@@ -91,8 +94,8 @@ class _WindowDivergence:
     def of(cls, window: Integers, tokens: Divergence) -> "_WindowDivergence":
         return cls(
             np.unique(window),
-            window_means(window, tokens.lower),
-            window_means(window, tokens.upper),
+            compute_window_means(window, tokens.lower),
+            compute_window_means(window, tokens.upper),
         )
 
     def beyond(self, floor: "_WindowDivergence") -> "_WindowDivergence":
@@ -105,7 +108,7 @@ class _WindowDivergence:
         return _WindowDivergence(self.windows, self.lower - most, self.upper - least)
 
     def estimate(self, confidence: float, least_value: float = 0.0) -> Estimate:
-        return divergence_interval(self.lower, self.upper, confidence, least_value)
+        return estimate_divergence(self.lower, self.upper, confidence, least_value)
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,11 @@ class _Known:
     def __init__(self, records: StudyRecords) -> None:
         self._plan: Plan = records.plan
         self._confidence = records.plan.study.measure.confidence
-        self._alone = _measured_under(Condition.ALONE, records)
-        self._restarted = _measured_under(Condition.RESTARTED, records)
+        self._alone = _collect_measurements(Condition.ALONE, records)
+        self._restarted = _collect_measurements(Condition.RESTARTED, records)
         by_id = {record.id: record for record in records.quality}
         self._scores: Callable[[str], Scores] = cache(
-            lambda record_id: short_quality_scores(records, by_id[record_id])
+            lambda record_id: read_short_scores(records, by_id[record_id])
         )
 
     def floors(self) -> list[_Floor]:
@@ -135,62 +138,64 @@ class _Known:
         for config, record in self._alone.items():
             if config not in self._restarted:
                 continue
-            divergence = self._divergence(record, self._restarted[config])
+            divergence = self._compute_divergence(record, self._restarted[config])
             if divergence is not None:
                 estimate = divergence.estimate(self._confidence)
                 noise = NoiseFloor(config=config, divergence=estimate)
                 floors.append(_Floor(noise, divergence))
         return floors
 
-    def equivalences(self, floors: Sequence[_Floor]) -> Iterator[tuple[str, Equivalence]]:
+    def iter_equivalences(self, floors: Sequence[_Floor]) -> Iterator[tuple[str, Equivalence]]:
         """Yield each quantized variant with its verdict."""
         margin = (self._plan.study.quality or Quality()).equivalence_margin
         for config, baseline in self._quantized():
-            divergence = self._divergence(self._alone[baseline], self._alone[config])
+            divergence = self._compute_divergence(self._alone[baseline], self._alone[config])
             if divergence is None:
                 continue
-            floor = _own_floor(baseline, floors)
+            floor = _find_floor(baseline, floors)
             noise = None
             if floor is not None:
                 noise = floor.noise
                 divergence = divergence.beyond(floor.by_window)
             excess = divergence.estimate(self._confidence, -inf)
-            verdict = _verdict(excess, margin)
+            verdict = _judge_excess(excess, margin)
             equivalence = Equivalence(
                 baseline=baseline,
                 floor=noise,
                 excess=excess,
                 verdict=verdict,
-                lacks_mass=verdict == "inconclusive" and lacks_mass(excess, margin),
+                lacks_mass=verdict == "inconclusive" and has_too_little_mass(excess, margin),
             )
             yield config.name, equivalence
 
     def _quantized(self) -> Iterator[tuple[Config, Config]]:
         """Yield each compared config with its baseline, in the order of the plan."""
         for config in self._plan.quality:
-            baseline = quality_baseline(config, self._plan)
+            baseline = find_quality_baseline(config, self._plan)
             if baseline is None or baseline == config:
                 continue
             if config in self._alone and baseline in self._alone:
                 yield config, baseline
 
-    def _divergence(self, before: QualityRecord, after: QualityRecord) -> _WindowDivergence | None:
+    def _compute_divergence(
+        self, before: QualityRecord, after: QualityRecord
+    ) -> _WindowDivergence | None:
         """Return the divergence in the windows of `after`, or None if they cannot be compared."""
-        if not same_text(before, after):
+        if not has_same_text(before, after):
             return None
         changed = self._scores(after.id)
-        original = self._scores(before.id).among(np.unique(changed.window))
+        original = self._scores(before.id).select_windows(np.unique(changed.window))
         if not (original.is_finite and changed.is_finite):
             return None
-        return _WindowDivergence.of(original.window, bound_divergence(original, changed))
+        return _WindowDivergence.of(original.window, estimate_divergence_bounds(original, changed))
 
 
-def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
+def _find_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
     """Return the floor of the baseline on its own engine, or None if it was not measured."""
     return next((floor for floor in floors if floor.noise.config == baseline), None)
 
 
-def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
+def _judge_excess(excess: Estimate, margin: float) -> EquivalenceVerdict:
     verdicts: dict[Verdict, EquivalenceVerdict] = {
         Verdict.MET: "equivalent",
         Verdict.MISSED: "different",
@@ -208,16 +213,16 @@ Records = Sequence[ConversationRecord]
 
 def summarize_turn_behaviour(records: StudyRecords) -> Conversations | None:
     """Return the conversations of each config, or None if no config has enough of them."""
-    last = _measured_under(Condition.ALONE, records)
+    last = _collect_measurements(Condition.ALONE, records)
     conversations = {}
     for config in records.plan.quality:
         if config in last:
             conversations[config] = last[config].conversations
-    rows = behaviour_over_turns(conversations, records.plan)
+    rows = compare_conversations(conversations, records.plan)
     return Conversations(rows=rows) if rows else None
 
 
-def behaviour_over_turns(
+def compare_conversations(
     conversations: Mapping[Config, Records], plan: Plan
 ) -> tuple[ConversationShare, ...]:
     """Return a row for each config with enough conversations, in the given order."""
@@ -226,17 +231,17 @@ def behaviour_over_turns(
         if len(scripts) >= FEWEST:
             enough[config] = scripts
     confidence = plan.study.measure.confidence
-    baselines = dict(_compared(enough, plan))
+    baselines = dict(_iter_compared(enough, plan))
     flips = []
     for config, baseline in baselines.items():
-        flips.append(_flips(enough[config], enough[baseline], confidence))
-    adjusted = holm([pair.p_value for pair in flips])
+        flips.append(_count_flips(enough[config], enough[baseline], confidence))
+    adjusted = adjust_p_values([pair.p_value for pair in flips])
     comparisons: dict[Config, TurnComparison] = {}
     for (config, baseline), pair, p_value in zip(baselines.items(), flips, adjusted, strict=True):
         corrected = pair.model_copy(update={"p_value": p_value})
         verdict: TurnVerdict = "inconclusive"
-        if _valid(enough[baseline]) >= LEAST_VALID * len(enough[baseline]):
-            verdict = _turn_verdict(corrected, 1 - confidence)
+        if _count_valid(enough[baseline]) >= LEAST_VALID * len(enough[baseline]):
+            verdict = _judge_turns(corrected, 1 - confidence)
         comparisons[config] = TurnComparison(baseline=baseline, flips=corrected, verdict=verdict)
     rows = []
     for config, scripts in enough.items():
@@ -244,24 +249,24 @@ def behaviour_over_turns(
             config=config,
             turns=max(conversation.turns for conversation in scripts),
             conversations=len(scripts),
-            valid=_valid(scripts),
+            valid=_count_valid(scripts),
             against=comparisons.get(config),
         )
         rows.append(row)
     return tuple(rows)
 
 
-def _valid(conversations: Records) -> int:
+def _count_valid(conversations: Records) -> int:
     """Count the conversations without a fault."""
     return sum(conversation.broke_at is None for conversation in conversations)
 
 
-def _compared(
+def _iter_compared(
     conversations: Mapping[Config, Records], plan: Plan
 ) -> Iterator[tuple[Config, Config]]:
     """Yield each config with its baseline, if both had the same conversations."""
     for config, scripts in conversations.items():
-        baseline = quality_baseline(config, plan)
+        baseline = find_quality_baseline(config, plan)
         if baseline is None or baseline == config or baseline not in conversations:
             continue
         if _list_scripts(scripts) == _list_scripts(conversations[baseline]):
@@ -272,15 +277,15 @@ def _list_scripts(conversations: Records) -> set[tuple[str, int]]:
     return {(conversation.name, conversation.turns) for conversation in conversations}
 
 
-def _flips(conversations: Records, baseline: Records, confidence: float) -> TaskFlips:
+def _count_flips(conversations: Records, baseline: Records, confidence: float) -> TaskFlips:
     """Return how many conversations are valid for one of the two alone."""
     is_valid = {conversation.name: conversation.broke_at is None for conversation in conversations}
     lost = sum(other.broke_at is None and not is_valid[other.name] for other in baseline)
     gained = sum(other.broke_at is not None and is_valid[other.name] for other in baseline)
-    return task_flips(lost, gained, len(baseline), confidence)
+    return summarize_flips(lost, gained, len(baseline), confidence)
 
 
-def _turn_verdict(flips: TaskFlips, alpha: float) -> TurnVerdict:
+def _judge_turns(flips: TaskFlips, alpha: float) -> TurnVerdict:
     if flips.p_value >= alpha:
         return "no difference found"
     return "more" if flips.lost > flips.gained else "fewer"

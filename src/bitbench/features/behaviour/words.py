@@ -12,22 +12,22 @@ from bitbench.features.behaviour.types import (
     TurnComparison,
 )
 from bitbench.reports.document.model import Block, Details, Name, Phrase, Section, Table, Unit
-from bitbench.reports.document.numbers import quantity
+from bitbench.reports.document.numbers import make_quantity
 from bitbench.reports.document.words import (
     MAX_NAME,
+    build_table,
     bullets,
-    listing,
-    name_phrases,
-    number_column,
+    format_count,
+    format_list,
+    list_names,
+    make_number_column,
+    make_words_column,
     paragraph,
-    plural,
     say,
     small_print,
     strong,
-    table,
-    words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import Labels, group_by
 from bitbench.reports.sections.lead import Lead
 from bitbench.study.plan import Config
 
@@ -39,19 +39,19 @@ JudgedRow = tuple[ConfigQuality, Equivalence]
 def behaviour_sentences(behaviour: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
     """Yield sentences for the report's answer: which variants are equivalent to their baseline."""
     labels = Labels.of(summary, MAX_NAME)
-    rows_by_baseline = grouped(_judged_rows(behaviour, summary), lambda row: row[1].baseline)
+    rows_by_baseline = group_by(_list_judged_rows(behaviour, summary), lambda row: row[1].baseline)
     for baseline, rows in rows_by_baseline.items():
-        reference = _named_baseline(summary, baseline, labels)
+        reference = _format_baseline(summary, baseline, labels)
         for verdict, words in (("equivalent", "equivalent"), ("different", "not equivalent")):
             configs = [row.config for row, judged in rows if judged.verdict == verdict]
             if configs:
-                names = listing(name_phrases(labels[config] for config in configs))
+                names = format_list(list_names(labels[config] for config in configs))
                 claim = f" {_choose_verb(len(configs))} {words} to "
-                yield say("Behaviour: ", names, claim, reference, f" {_within(summary)}.")
-        yield from _undecided_sentences(rows, labels)
+                yield say("Behaviour: ", names, claim, reference, f" {_format_margin(summary)}.")
+        yield from _iter_undecided_sentences(rows, labels)
 
 
-def _judged_rows(behaviour: Behaviour, summary: StudySummary) -> list[JudgedRow]:
+def _list_judged_rows(behaviour: Behaviour, summary: StudySummary) -> list[JudgedRow]:
     """Return the rows of the quality table that have a verdict."""
     rows = []
     for row in summary.quality:
@@ -65,16 +65,16 @@ def _choose_verb(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def _undecided_sentences(rows: Sequence[JudgedRow], labels: Labels) -> Iterator[Phrase]:
+def _iter_undecided_sentences(rows: Sequence[JudgedRow], labels: Labels) -> Iterator[Phrase]:
     undecided = [row for row in rows if row[1].verdict == "inconclusive"]
     for lacks_mass, lack in ((False, "text"), (True, "probability mass")):
         configs = [row.config for row, judged in undecided if judged.lacks_mass is lacks_mass]
         if configs:
-            names = listing(name_phrases(labels[config] for config in configs))
+            names = format_list(list_names(labels[config] for config in configs))
             yield say("Behaviour: not enough ", lack, " to tell whether ", names, " is equivalent.")
 
 
-def _named_baseline(summary: StudySummary, baseline: Config, labels: Labels) -> Phrase:
+def _format_baseline(summary: StudySummary, baseline: Config, labels: Labels) -> Phrase:
     """Return the name of a baseline. Weights without quantization are the unquantized model."""
     references = {config.config.variant for config in summary.configs if config.is_reference}
     if baseline.variant in references:
@@ -82,42 +82,42 @@ def _named_baseline(summary: StudySummary, baseline: Config, labels: Labels) -> 
     return say(Name(labels[baseline]))
 
 
-def _within(summary: StudySummary) -> str:
-    return f"within the {_margin(summary):g}-nat margin"
+def _format_margin(summary: StudySummary) -> str:
+    return f"within the {_get_margin(summary):g}-nat margin"
 
 
 def behaviour_lead(behaviour: Behaviour, summary: StudySummary) -> Lead | None:
     """Return the answer of a study of quality alone, or None if it has no verdict."""
-    rows = _judged_rows(behaviour, summary)
+    rows = _list_judged_rows(behaviour, summary)
     if not rows:
         return None
     labels = Labels.of(summary, MAX_NAME)
     baselines = dict.fromkeys(judged.baseline for _, judged in rows)
-    names = dict.fromkeys(_named_baseline(summary, baseline, labels) for baseline in baselines)
-    reference = listing(list(names), "or")
+    names = dict.fromkeys(_format_baseline(summary, baseline, labels) for baseline in baselines)
+    reference = format_list(list(names), "or")
     equivalent = [row for row, judged in rows if judged.verdict == "equivalent"]
     different = sum(judged.verdict == "different" for _, judged in rows)
     undecided = len(rows) - len(equivalent) - different
-    others = (*_different(different), *_open(undecided))
+    others = (*_iter_different(different), *_iter_undecided(undecided))
     if not equivalent:
         verdict = say(
-            "No variant is shown to be equivalent to ", reference, f" {_within(summary)}."
+            "No variant is shown to be equivalent to ", reference, f" {_format_margin(summary)}."
         )
         return Lead(verdict, others)
-    variants = listing(name_phrases(labels[row.config] for row in equivalent))
+    variants = format_list(list_names(labels[row.config] for row in equivalent))
     claim = f" {_choose_verb(len(equivalent))} equivalent to "
-    return Lead(say(variants, claim, reference, f" {_within(summary)}."), others)
+    return Lead(say(variants, claim, reference, f" {_format_margin(summary)}."), others)
 
 
-def _different(count: int) -> Iterator[Phrase]:
+def _iter_different(count: int) -> Iterator[Phrase]:
     if count:
-        yield say(f"{plural(count, 'variant')} {_choose_verb(count)} not equivalent.")
+        yield say(f"{format_count(count, 'variant')} {_choose_verb(count)} not equivalent.")
 
 
-def _open(count: int) -> Iterator[Phrase]:
+def _iter_undecided(count: int) -> Iterator[Phrase]:
     if count:
         yield say(
-            f"{plural(count, 'variant')} {_choose_verb(count)} inconclusive: not enough text or "
+            f"{format_count(count, 'variant')} {_choose_verb(count)} inconclusive: not enough text or "
             "probability mass to tell."
         )
 
@@ -125,38 +125,40 @@ def _open(count: int) -> Iterator[Phrase]:
 def behaviour_section(behaviour: Behaviour, summary: StudySummary) -> Section:
     """Build the section on equivalence: floors, verdicts and definitions."""
     blocks: tuple[Block, ...] = (
-        *_floors(behaviour),
-        _table(behaviour, summary),
-        Details("What the figures of behaviour mean", bullets(_definitions(summary))),
+        *_iter_floor_blocks(behaviour),
+        _build_table(behaviour, summary),
+        Details("What the figures of behaviour mean", bullets(_iter_definitions(summary))),
     )
     return Section(say("Behaviour"), blocks, in_terminal=True)
 
 
-def _margin(summary: StudySummary) -> float:
+def _get_margin(summary: StudySummary) -> float:
     assert summary.study.quality is not None  # otherwise there is no equivalence
     return summary.study.quality.equivalence_margin
 
 
-def _floors(behaviour: Behaviour) -> Iterator[Block]:
+def _iter_floor_blocks(behaviour: Behaviour) -> Iterator[Block]:
     yield paragraph("Each against its own other start, the noise floor:")
-    yield table(
+    yield build_table(
         behaviour.floors,
-        words_column("Config", lambda floor: Name(floor.config.name)),
-        number_column("KL mean", NATS, lambda floor: quantity(floor.divergence, NATS)),
+        make_words_column("Config", lambda floor: Name(floor.config.name)),
+        make_number_column("KL mean", NATS, lambda floor: make_quantity(floor.divergence, NATS)),
     )
 
 
-def _table(behaviour: Behaviour, summary: StudySummary) -> Table:
+def _build_table(behaviour: Behaviour, summary: StudySummary) -> Table:
     labels = Labels.of(summary, MAX_NAME)
-    return table(
-        _judged_rows(behaviour, summary),
-        words_column("Config", lambda row: Name(labels[row[0].config])),
-        number_column("Beyond the floor", NATS, lambda row: quantity(row[1].excess, NATS)),
-        words_column("Verdict", lambda row: row[1].verdict),
+    return build_table(
+        _list_judged_rows(behaviour, summary),
+        make_words_column("Config", lambda row: Name(labels[row[0].config])),
+        make_number_column(
+            "Beyond the floor", NATS, lambda row: make_quantity(row[1].excess, NATS)
+        ),
+        make_words_column("Verdict", lambda row: row[1].verdict),
     )
 
 
-def _definitions(summary: StudySummary) -> Iterator[Phrase]:
+def _iter_definitions(summary: StudySummary) -> Iterator[Phrase]:
     yield say(
         strong("Noise floor"),
         ": the mean KL divergence of a config from itself when only what should not matter is "
@@ -165,7 +167,7 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     )
     yield say(
         strong("Verdict"),
-        f": equivalent if the divergence exceeds that floor by less than {_margin(summary):g} nats "
+        f": equivalent if the divergence exceeds that floor by less than {_get_margin(summary):g} nats "
         "with the study's confidence, whatever the missing probability mass may add. Different if "
         "it certainly exceeds it by more. Otherwise inconclusive: not enough text, or not enough "
         "probability mass, to tell.",
@@ -188,19 +190,19 @@ def turn_behaviour_sentences(
     by_config = {row.config: row for row in conversations.rows}
     for row in conversations.rows:
         if row.against is not None:
-            yield _compared(row, row.against, by_config[row.against.baseline], labels)
+            yield _describe_comparison(row, row.against, by_config[row.against.baseline], labels)
 
 
-def _compared(
+def _describe_comparison(
     row: ConversationShare, against: TurnComparison, baseline: ConversationShare, labels: Labels
 ) -> Phrase:
     """Return how many conversations a variant and its baseline break.
 
     `w4 breaks more conversations than the unquantized model (7 of 24 valid to the end, …)`
     """
-    begin = f"JSON and tool calls over {plural(row.turns, 'turn')}: "
+    begin = f"JSON and tool calls over {format_count(row.turns, 'turn')}: "
     name = Name(labels[row.config])
-    counts = f"({_valid(row)} valid to the end, unquantized: {_valid(baseline)}"
+    counts = f"({_format_valid(row)} valid to the end, unquantized: {_format_valid(baseline)}"
     if against.verdict == "inconclusive":
         return say(begin, name, f" is inconclusive {counts}): a larger model can tell.")
     evidence = f"{counts}; p = {against.flips.p_value:.2g})."
@@ -215,37 +217,37 @@ def turn_behaviour_section(conversations: Conversations, summary: StudySummary) 
     """Build the section on conversations: sentences, a table and definitions."""
     first = conversations.rows[0]
     basis = small_print(
-        f"{first.conversations} scripted conversations of {plural(first.turns, 'turn')}, half of "
+        f"{first.conversations} scripted conversations of {format_count(first.turns, 'turn')}, half of "
         "them extractions, half tool calls, each with two examples; greedy answers of one line. "
         "The turns before are in the prompt with the script's own answers, so that every config "
         "is asked the same. A conversation ends at its first fault."
     )
     blocks: tuple[Block, ...] = (
         *bullets(turn_behaviour_sentences(conversations, summary)),
-        _turn_table(conversations.rows, Labels.of(summary, MAX_NAME)),
+        _build_turn_table(conversations.rows, Labels.of(summary, MAX_NAME)),
         basis,
-        Details("What the figures of turns mean", bullets(_turn_definitions())),
+        Details("What the figures of turns mean", bullets(_iter_turn_definitions())),
     )
     return Section(say("Turns until invalid JSON"), blocks, in_terminal=True)
 
 
-def _valid(row: ConversationShare) -> str:
+def _format_valid(row: ConversationShare) -> str:
     return f"{row.valid} of {row.conversations}"
 
 
-def _turn_table(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
-    return table(
+def _build_turn_table(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
+    return build_table(
         rows,
-        words_column("Config", lambda row: Name(labels[row.config])),
-        words_column("Never broke", _valid),
-        number_column(
+        make_words_column("Config", lambda row: Name(labels[row.config])),
+        make_words_column("Never broke", _format_valid),
+        make_number_column(
             "Broken here alone", Unit.COUNT, _read_comparison(lambda pair: pair.flips.lost)
         ),
-        number_column(
+        make_number_column(
             "Valid here alone", Unit.COUNT, _read_comparison(lambda pair: pair.flips.gained)
         ),
-        words_column("p", _read_comparison(lambda pair: f"{pair.flips.p_value:.2g}")),
-        words_column("Verdict", _read_comparison(lambda pair: VERDICTS[pair.verdict])),
+        make_words_column("p", _read_comparison(lambda pair: f"{pair.flips.p_value:.2g}")),
+        make_words_column("Verdict", _read_comparison(lambda pair: VERDICTS[pair.verdict])),
         drop_empty=True,
     )
 
@@ -261,7 +263,7 @@ def _read_comparison(
     return read
 
 
-def _turn_definitions() -> Iterator[Phrase]:
+def _iter_turn_definitions() -> Iterator[Phrase]:
     yield say(
         strong("Never broke"),
         ": a conversation breaks at its first answer that is not the JSON object or tool call that "

@@ -24,7 +24,7 @@ class ProfileSpec(StudySection):
 
     @field_validator("batch", mode="before")
     @classmethod
-    def _one_is_a_list_of_one(cls, value: object) -> object:
+    def _wrap_single(cls, value: object) -> object:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         return [value] if is_number else value
 

@@ -10,8 +10,8 @@ from bitbench.cli.options import AsJson, Format
 from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.terminal import Terminal
 from bitbench.features.explain.explanation import explain_variant
-from bitbench.features.explain.words import explanation_document
-from bitbench.machine.workplace import default_home
+from bitbench.features.explain.words import build_explanation_document
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import ExitCode
@@ -51,12 +51,12 @@ def explain(
     """
     study = StudyFolder.existing(folder)
     explanation = explain_variant(
-        study, default_home(), variant=variant, workload=workload, against=against
+        study, get_default_home(), variant=variant, workload=workload, against=against
     )
     if as_json:
         end_with_json("explain", explanation, ExitCode.DONE)
     end_with_outcome_document(
-        explanation_document(explanation),
+        build_explanation_document(explanation),
         Terminal(),
         ExitCode.DONE,
         form,

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 from math import hypot
 from statistics import median
 
-from bitbench.analysis.absolute import mean_interval, metric_estimates, pooled_variance
-from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
+from bitbench.analysis.absolute import estimate_mean, estimate_metric, pool_start_variances
+from bitbench.analysis.configs import PhaseSide, Side, find_config_variant, summarize_config_side
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_points
-from bitbench.analysis.summarize import samples_by_point, summarize_speeds
+from bitbench.analysis.roofline import find_phase_step_sample, list_roofline_points, make_phase_side
+from bitbench.analysis.summarize import collect_samples, summarize_speeds
 from bitbench.analysis.trial import DEFINITIONS
-from bitbench.analysis.unpaired import unpaired_ratio
+from bitbench.analysis.unpaired import estimate_unpaired_ratio
 from bitbench.engines import registry
 from bitbench.features.explain.types import (
     Cause,
@@ -40,7 +40,7 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import InstanceFacts, KernelPath
 from bitbench.study.metrics import METRICS
-from bitbench.study.model_cost import why_cost_unknown
+from bitbench.study.model_cost import explain_unknown_cost
 from bitbench.study.plan import Config, Point
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -73,18 +73,18 @@ def _explain_phase(
 
     `sides` and `profiles` hold the config's first, then the baseline's.
     """
-    gain = _gain(phase, candidate, baseline)
+    gain = _compute_expected_gain(phase, candidate, baseline)
     if gain is None:
         return PhaseAccount(
             phase=phase, own=candidate, baseline=baseline, speed=speed, expected_gain=None
         )
     share = 1 / gain
-    expanded = _expanded(candidate, baseline, share)
+    expanded = _find_expansion_cost(candidate, baseline, share)
     parts: list[Part] = []
     if profiles is not None:
-        candidate_seconds = _seconds(profiles[0], candidate.step.value)
-        baseline_seconds = _seconds(profiles[1], baseline.step.value)
-        parts = _from_groups(
+        candidate_seconds = _compute_cause_seconds(profiles[0], candidate.step.value)
+        baseline_seconds = _compute_cause_seconds(profiles[1], baseline.step.value)
+        parts = _list_parts(
             candidate_seconds, baseline_seconds, share, sides[0], is_dense=expanded is not None
         )
     elif expanded is not None:
@@ -100,7 +100,7 @@ def _explain_phase(
         is_roofline=candidate.attainable is not None and baseline.attainable is not None,
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
         unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest_s),
-        unexplained_s=_rest(candidate, baseline, share, rest_s, confidence),
+        unexplained_s=_estimate_unexplained(candidate, baseline, share, rest_s, confidence),
         is_profiled=profiles is not None,
     )
 
@@ -128,7 +128,7 @@ def _group_by_context(
     return by_context
 
 
-def _gain(phase: Phase, candidate: PhaseSide, baseline: PhaseSide) -> float | None:
+def _compute_expected_gain(phase: Phase, candidate: PhaseSide, baseline: PhaseSide) -> float | None:
     """Return the expected speed-up: by the roofline if it is known, else by bytes.
 
     Bytes alone predict only decoding, since a prefill is bound by arithmetic. None if unknown.
@@ -140,7 +140,7 @@ def _gain(phase: Phase, candidate: PhaseSide, baseline: PhaseSide) -> float | No
     return None
 
 
-def _expanded(candidate: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
+def _find_expansion_cost(candidate: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
     """Return the excess time from weights that are dense in memory, or None if there is none.
 
     The time grows with the bytes, but only as far as memory bounds the step. A step that is
@@ -159,7 +159,7 @@ def _expanded(candidate: PhaseSide, baseline: PhaseSide, share: float) -> Part |
     return Part(cause=Cause.DEQUANTIZATION, excess_s=excess_s)
 
 
-def _from_groups(
+def _list_parts(
     candidate: Seconds, baseline: Seconds, share: float, side: Side, *, is_dense: bool
 ) -> list[Part]:
     """Return the excess of each cause.
@@ -193,7 +193,7 @@ def _from_groups(
     return parts
 
 
-def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
+def _compute_cause_seconds(profile: OperatorProfile, step_s: float) -> Seconds:
     """Return each cause's seconds in a usual step with the profiler off.
 
     A usual step is the median, because a busy machine makes single steps many times longer.
@@ -209,7 +209,7 @@ def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
     return seconds
 
 
-def _rest(
+def _estimate_unexplained(
     candidate: PhaseSide, baseline: PhaseSide, share: float, rest_s: float, confidence: float
 ) -> Estimate | None:
     """Return the unexplained time with the error of the trials, or None if that is unknown.
@@ -231,11 +231,11 @@ OPERATORS_IN_REPORT = 8
 
 def summarize_profiles(records: StudyRecords) -> Profiles | None:
     """Return the operator profiles for a report, shortened, or None if there are none."""
-    profiles = tuple(map(_shortened, records.profiles))
+    profiles = tuple(map(_trim_profile, records.profiles))
     return Profiles(profiles=profiles) if profiles else None
 
 
-def _shortened(profile: OperatorProfile) -> OperatorProfile:
+def _trim_profile(profile: OperatorProfile) -> OperatorProfile:
     """Return the profile with its slowest operators only, and without paths of this machine."""
     return profile.model_copy(
         update={"operators": profile.operators[:OPERATORS_IN_REPORT], "facts": InstanceFacts()}
@@ -247,7 +247,7 @@ def explain_roofline(records: StudyRecords) -> Roofline | None:
 
     Return None if the roofline was not measured, or if no cost is known.
     """
-    points = roofline_points(records)
+    points = list_roofline_points(records)
     if records.roof is None or not points:
         return None
     return Roofline(roof=records.roof, points=points)
@@ -269,9 +269,12 @@ def compute_explanation(
     confidence = plan.study.measure.confidence
     metric = METRICS[plan.study.measure.metric].column
     pair = (config, baseline)
-    estimates = metric_estimates(samples_by_point(records), metric, confidence)
-    sides = (config_side(records, config, workload), config_side(records, baseline, workload))
-    phases = tuple(_phases(records, pair, workload, sides))
+    estimates = estimate_metric(collect_samples(records), metric, confidence)
+    sides = (
+        summarize_config_side(records, config, workload),
+        summarize_config_side(records, baseline, workload),
+    )
+    phases = tuple(_iter_phase_accounts(records, pair, workload, sides))
     reasons = [expected.why for expected in plan.expectations if expected.config == config]
     return Explanation(
         study=plan.study.name,
@@ -281,18 +284,16 @@ def compute_explanation(
         baseline=sides[1],
         own_primary_metric=estimates.get(Point(config=config, workload=workload.name)),
         baseline_primary_metric=estimates.get(Point(config=baseline, workload=workload.name)),
-        speed=speeds_to_explain(records, config, baseline).get(workload.name),
+        speed=collect_speeds(records, config, baseline).get(workload.name),
         confidence=confidence,
         phases=phases,
         known_beforehand=next(iter(reasons), None),
         roof=records.roof,
-        gaps=tuple(_gaps(records, pair, phases, sides, no_roof)),
+        gaps=tuple(_iter_gaps(records, pair, phases, sides, no_roof)),
     )
 
 
-def speeds_to_explain(
-    records: StudyRecords, config: Config, baseline: Config
-) -> dict[str, Estimate]:
+def collect_speeds(records: StudyRecords, config: Config, baseline: Config) -> dict[str, Estimate]:
     """Return the speed-up at each workload at which both have a result.
 
     The speed-up is by the primary metric of the study. Above 1, `config` is faster.
@@ -306,54 +307,54 @@ def speeds_to_explain(
     return speeds
 
 
-def _phases(
+def _iter_phase_accounts(
     records: StudyRecords, pair: tuple[Config, Config], workload: Workload, sides: tuple[Side, Side]
 ) -> Iterator[PhaseAccount]:
     """Yield prefill and decode, as far as the trials of both configs have step times."""
     confidence = records.plan.study.measure.confidence
-    variant = config_variant(records.plan, pair[0])
-    baseline_variant = config_variant(records.plan, pair[1])
+    variant = find_config_variant(records.plan, pair[0])
+    baseline_variant = find_config_variant(records.plan, pair[1])
     if variant is None or baseline_variant is None:
         return
     for phase in Phase:
-        sample = _step_sample(records, phase, workload, pair[0])
-        baseline_sample = _step_sample(records, phase, workload, pair[1])
+        sample = _find_step_sample(records, phase, workload, pair[0])
+        baseline_sample = _find_step_sample(records, phase, workload, pair[1])
         if sample is None or baseline_sample is None:
             continue
-        variance = pooled_variance([sample, baseline_sample])
+        variance = pool_start_variances([sample, baseline_sample])
         yield _explain_phase(
             phase,
-            phase_side(
+            make_phase_side(
                 phase,
                 workload,
                 variant,
                 sides[0],
-                step=mean_interval(sample, confidence, variance),
+                step=estimate_mean(sample, confidence, variance),
                 roof=records.roof,
             ),
-            phase_side(
+            make_phase_side(
                 phase,
                 workload,
                 baseline_variant,
                 sides[1],
-                step=mean_interval(baseline_sample, confidence, variance),
+                step=estimate_mean(baseline_sample, confidence, variance),
                 roof=records.roof,
             ),
-            speed=unpaired_ratio(baseline_sample, sample, confidence),
+            speed=estimate_unpaired_ratio(baseline_sample, sample, confidence),
             sides=sides,
             profiles=_pick_profiles(records.profiles, pair, phase, workload.concurrency),
             confidence=confidence,
         )
 
 
-def _step_sample(
+def _find_step_sample(
     records: StudyRecords, phase: Phase, workload: Workload, config: Config
 ) -> Sample | None:
     trials = records.counted(Point(config=config, workload=workload.name))
-    return phase_step_sample(phase, workload, trials)
+    return find_phase_step_sample(phase, workload, trials)
 
 
-def _gaps(
+def _iter_gaps(
     records: StudyRecords,
     pair: tuple[Config, Config],
     phases: Sequence[PhaseAccount],
@@ -366,7 +367,7 @@ def _gaps(
         yield Gap(missing=Missing.PHASES)
     elif not all(phase.is_profiled for phase in predicted):
         yield _make_profile_gap(records, pair)
-    cost_gap = _find_cost_gap(config_variant(records.plan, pair[0]), sides)
+    cost_gap = _find_cost_gap(find_config_variant(records.plan, pair[0]), sides)
     if cost_gap is not None:
         yield Gap(missing=Missing.COST, detail=cost_gap)
     if records.roof is None:
@@ -399,7 +400,7 @@ def _find_cost_gap(variant: Variant | None, sides: tuple[Side, Side]) -> str | N
     """Return why the cost of a step is unknown, or None if it is known."""
     if variant is None:
         return "the model is unknown"
-    if reason := why_cost_unknown(variant.facts):
+    if reason := explain_unknown_cost(variant.facts):
         return reason
     if sides[0].stored_bytes is None or sides[1].stored_bytes is None:
         return "the engine does not report the size of the loaded weights"

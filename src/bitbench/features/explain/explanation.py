@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bitbench.analysis.ranking import ranking_model_group
-from bitbench.feature import offered
+from bitbench.analysis.ranking import get_model_group
+from bitbench.feature import collect_offers
 from bitbench.features.explain import computing
-from bitbench.features.explain.computing import speeds_to_explain
+from bitbench.features.explain.computing import collect_speeds
 from bitbench.features.explain.types import Explanation
-from bitbench.machine.host import collect_host_facts, cores_in_use
-from bitbench.machine.workplace import default_home
+from bitbench.machine.host import collect_host_facts, measure_busy_cores
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import HostFacts
 from bitbench.records.roof import MachineRoof
@@ -32,26 +32,26 @@ def explain_variant(
     """
     records = folder.read()
     plan = records.plan
-    config = _config(plan, variant)
-    baseline = _config(plan, against) if against else _baseline(plan, config)
+    config = _resolve_config(plan, variant)
+    baseline = _resolve_config(plan, against) if against else _choose_baseline(plan, config)
     if baseline == config:
         raise UsageError(f"{config.name} is the baseline itself; name another one with --against")
     no_roof = ""
     if not records.roof:
         roof, no_roof = _measure_roof(folder, records.lock.host, home)
         records = replace(records, roof=roof)
-    chosen = _workload(records, config, baseline, workload)
+    chosen = _choose_workload(records, config, baseline, workload)
     return computing.compute_explanation(records, config, baseline, chosen, no_roof=no_roof)
 
 
-def _config(plan: Plan, name: str) -> Config:
+def _resolve_config(plan: Plan, name: str) -> Config:
     """Return the config with this name, or with this variant or recipe if only one has it.
 
     Raise CannotExplainError if the study refused the config, and UsageError if none or several fit.
     """
     refused = tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals))
     for candidates in (plan.configs, refused):
-        matches = _matching(plan, candidates, name)
+        matches = _list_matches(plan, candidates, name)
         if len(matches) > 1:
             names = ", ".join(config.name for config in matches)
             raise UsageError(f"{name} is ambiguous: {names}; give the whole name")
@@ -66,7 +66,7 @@ def _config(plan: Plan, name: str) -> Config:
     raise UsageError(f"{name} is not a variant of this study; it has {names}")
 
 
-def _matching(plan: Plan, candidates: Sequence[Config], name: str) -> list[Config]:
+def _list_matches(plan: Plan, candidates: Sequence[Config], name: str) -> list[Config]:
     """Return the candidates with this name, else with this variant, else with this recipe."""
     by_name = [config for config in candidates if config.name == name]
     if by_name:
@@ -78,7 +78,7 @@ def _matching(plan: Plan, candidates: Sequence[Config], name: str) -> list[Confi
     return [config for config in candidates if recipes.get(config.variant) == name]
 
 
-def _baseline(plan: Plan, config: Config) -> Config:
+def _choose_baseline(plan: Plan, config: Config) -> Config:
     """Return the config to compare with, preferably on the same engine.
 
     1. The variant of the model group's baseline, on the engine of `config`.
@@ -87,7 +87,7 @@ def _baseline(plan: Plan, config: Config) -> Config:
 
     Raise UsageError if the study has none of these.
     """
-    model_group = ranking_model_group(plan, config)
+    model_group = get_model_group(plan, config)
     default = model_group.baseline
     same_engine = []
     for other in model_group.plan.configs:
@@ -105,7 +105,7 @@ def _baseline(plan: Plan, config: Config) -> Config:
     return default
 
 
-def _workload(
+def _choose_workload(
     records: StudyRecords, config: Config, baseline: Config, name: str | None
 ) -> Workload:
     """Return the requested workload, or the one at which the config is worst.
@@ -113,7 +113,7 @@ def _workload(
     Raise UsageError for an unknown name and CannotExplainError if a result is missing.
     """
     study = records.plan.study
-    speeds = speeds_to_explain(records, config, baseline)
+    speeds = collect_speeds(records, config, baseline)
     if name is not None and name in speeds:
         return study.workload(name)
     names = [workload.name for workload in study.workloads]
@@ -135,15 +135,15 @@ def _measure_roof(
 
     Return it and an empty text, or None and the reason why it cannot be measured.
     """
-    reason = _why_no_roof(host, collect_host_facts())
+    reason = _explain_missing_roof(host, collect_host_facts())
     if reason is not None:
         return None, reason
-    measure = next(iter(offered("roof").values()), None)
+    measure = next(iter(collect_offers("roof").values()), None)
     if measure is None:
         return None, "no feature that measures it is installed"
     try:
         # The writer refuses while the study runs, since a measurement would disturb the study.
-        with folder.writing() as writer:
+        with folder.open_writer() as writer:
             roof: MachineRoof = measure.load()(home)
             writer.write_roof(roof)
     except BitbenchError as error:
@@ -151,7 +151,7 @@ def _measure_roof(
     return roof, ""
 
 
-def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
+def _explain_missing_roof(host: HostFacts, here: HostFacts) -> str | None:
     """Return why the roofline of the study's machine cannot be measured here and now, or None."""
     if host == HostFacts():
         return "the study does not record its machine"
@@ -160,7 +160,7 @@ def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
     # The study used no accelerator, so an accelerator of this machine makes no difference.
     if host.differences(here.model_copy(update={"accelerators": ()})):
         return "the study ran on another machine; run this command there once"
-    busy = cores_in_use()
+    busy = measure_busy_cores()
     if busy > TOO_BUSY_CORES:
         return (
             f"not measured: other work keeps {busy:.1f} cores busy; "
@@ -178,5 +178,5 @@ def explain(
     """
     study_folder = StudyFolder.existing(Path(folder))
     return explain_variant(
-        study_folder, default_home(), variant=variant, workload=workload, against=against
+        study_folder, get_default_home(), variant=variant, workload=workload, against=against
     )

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
-from bitbench.analysis.roofline import operator_group_rules
+from bitbench.analysis.roofline import load_operator_groups
 from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.trace import (
     StepShape,
-    decode_seconds_beside_trace,
+    compute_decode_seconds,
+    compute_prefill_seconds,
     divide_traced_steps,
-    prefill_seconds_beside_trace,
+    list_steps,
     read_trace,
-    steps_in_trace,
 )
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Load
 from bitbench.records.folder import Writer
@@ -43,7 +43,7 @@ _STOP_LIMIT_S = 600.0
 
 def start_profile_run_recording(endpoint: Endpoint, name: str) -> None:
     """Start the engine's profiler. The name of its trace file will begin with `name`."""
-    _post(endpoint, "/start_profile", {"profile_prefix": name}, _START_LIMIT_S)
+    _send_post_request(endpoint, "/start_profile", {"profile_prefix": name}, _START_LIMIT_S)
 
 
 def stop_profile_run_recording(endpoint: Endpoint, name: str, folder: Path) -> Path:
@@ -51,7 +51,7 @@ def stop_profile_run_recording(endpoint: Endpoint, name: str, folder: Path) -> P
 
     Raise ProfileError if the engine wrote no trace.
     """
-    _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
+    _send_post_request(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
     traces = sorted(folder.glob(f"{name}*.json.gz"))
     if not traces:
         raise ProfileError(
@@ -60,7 +60,7 @@ def stop_profile_run_recording(endpoint: Endpoint, name: str, folder: Path) -> P
     return traces[0]
 
 
-def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -> None:
+def _send_post_request(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -> None:
     key = endpoint.api_key
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     try:
@@ -98,7 +98,7 @@ class ProfileRun:
         with tempfile.TemporaryDirectory(prefix="bitbench-profile-") as folder:
             instance = self._start(Path(folder))
             try:
-                yield from self._profiles(instance, Path(folder))
+                yield from self._iter_profiles(instance, Path(folder))
             finally:
                 instance.stop()
 
@@ -116,7 +116,9 @@ class ProfileRun:
             trace_folder=folder,
         )
 
-    def _profiles(self, instance: Instance, folder: Path) -> Iterator[tuple[OperatorProfile, Path]]:
+    def _iter_profiles(
+        self, instance: Instance, folder: Path
+    ) -> Iterator[tuple[OperatorProfile, Path]]:
         try:
             endpoint = instance.wait_ready(self.context.plan.study.limits.start)
         except InstanceFailed as failed:
@@ -129,22 +131,22 @@ class ProfileRun:
         for number in range(3):
             self._decode(endpoint, number)
         start_profile_run_recording(endpoint, "warm-up")  # its first call is slow
-        self._steps(Phase.PREFILL, endpoint, 3)
+        self._measure_steps(Phase.PREFILL, endpoint, 3)
         stop_profile_run_recording(endpoint, "warm-up", folder)
         for phase in Phase:
             self._note(f"profiling {phase.value}")
-            before = self._steps(phase, endpoint, 4)
+            before = self._measure_steps(phase, endpoint, 4)
             start_profile_run_recording(endpoint, phase.value)
-            profiled = self._steps(phase, endpoint, 5)
+            profiled = self._measure_steps(phase, endpoint, 5)
             trace = stop_profile_run_recording(endpoint, phase.value, folder)
-            off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
+            off = StepTimes(seconds=before + self._measure_steps(phase, endpoint, 6))
             yield self._profile(phase, StepTimes(seconds=profiled), off, trace, facts), trace
 
-    def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
+    def _measure_steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
         if phase is Phase.PREFILL:
             line = self._send(endpoint, (PREFILL_STEPS + 3) * self.batch, 1, number)
-            return prefill_seconds_beside_trace([times[0] for times in line], self.batch)
-        return decode_seconds_beside_trace(self._decode(endpoint, number))
+            return compute_prefill_seconds([times[0] for times in line], self.batch)
+        return compute_decode_seconds(self._decode(endpoint, number))
 
     def _profile(
         self,
@@ -157,8 +159,8 @@ class ProfileRun:
         """Return the profile from the engine's trace and the client's step times."""
         spec = self._spec
         trace = read_trace(path)
-        steps = steps_in_trace(trace, StepShape(phase, self.batch, spec.input_tokens))
-        operators, groups = divide_traced_steps(trace, steps, operator_group_rules())
+        steps = list_steps(trace, StepShape(phase, self.batch, spec.input_tokens))
+        operators, groups = divide_traced_steps(trace, steps, load_operator_groups())
         half_answer = spec.output_tokens // 2
         answered = 0 if phase is Phase.PREFILL else half_answer
         return OperatorProfile(
@@ -195,7 +197,7 @@ class ProfileRun:
             workload,
             seed=(study.seed, zlib.crc32(b"profile"), self.batch, number),
             limits=study.limits,
-            vocabulary=self.context.vocabulary_of(self.config),
+            vocabulary=self.context.get_vocabulary(self.config),
         )
         rows = self.context.load.run(job).requests.to_pylist()
         for row in rows:
@@ -225,7 +227,7 @@ def run_profiles(context: RunContext, writer: Writer) -> None:
     for config in plan.configs:
         if timed and config not in timed:
             continue
-        engine = context.engine_of(config)
+        engine = context.get_engine(config)
         if not engine.can_profile:
             observer.warn(
                 f"{engine.name} has no profiler that bitbench supports; {config.name} gets no "

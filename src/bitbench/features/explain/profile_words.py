@@ -10,7 +10,7 @@ from bitbench.records.profile import (
     ProfileGroup,
     StepTimes,
 )
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.model import (
     Block,
     Document,
@@ -23,18 +23,18 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, percent, seconds, share
+from bitbench.reports.document.numbers import ROUGH, format_percent, make_seconds, make_share
 from bitbench.reports.document.words import (
     ColumnOf,
     Words,
+    build_table,
     bullets,
-    number_column,
-    plural,
+    format_count,
+    make_number_column,
+    make_words_column,
     say,
     small_print,
     strong,
-    table,
-    words_column,
 )
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import StoreError
@@ -64,114 +64,122 @@ EXPLANATION = small_print(
 )
 
 
-def profile_document(profiles: Sequence[OperatorProfile]) -> Document:
+def build_profile_document(profiles: Sequence[OperatorProfile]) -> Document:
     """Show the groups of all profiles side by side, then the operators of each."""
-    sections = [Section(_title(profile), _blocks(profile)) for profile in profiles]
-    return Document(TITLE, _groups(profiles), tuple(sections))
+    sections = [Section(_format_title(profile), _build_blocks(profile)) for profile in profiles]
+    return Document(TITLE, _build_groups(profiles), tuple(sections))
 
 
 def profile_section(profiles: Profiles, _: StudySummary) -> Section:
-    """Show the same as `profile_document`, as one section of a study's report."""
-    blocks = list(_groups(profiles.profiles))
+    """Show the same as `build_profile_document`, as one section of a study's report."""
+    blocks = list(_build_groups(profiles.profiles))
     for profile in profiles.profiles:
-        blocks += [Heading(_title(profile)), *_blocks(profile)]
+        blocks += [Heading(_format_title(profile)), *_build_blocks(profile)]
     return Section(TITLE, tuple(blocks))
 
 
-def _title(profile: OperatorProfile) -> Phrase:
+def _format_title(profile: OperatorProfile) -> Phrase:
     return say(Name(profile.config.name), f", batch {profile.batch}, {profile.phase.value}")
 
 
-def _groups(profiles: Sequence[OperatorProfile]) -> tuple[Block, ...]:
+def _build_groups(profiles: Sequence[OperatorProfile]) -> tuple[Block, ...]:
     def column(group: ProfileGroup) -> ColumnOf[OperatorProfile]:
-        return number_column(
+        return make_number_column(
             GROUP_NAMES[group], Unit.SECONDS, lambda profile: profile.group_s(group)
         )
 
-    groups = table(
+    groups = build_table(
         profiles,
-        words_column("Config", lambda profile: Name(profile.config.name)),
-        number_column("Batch", Unit.COUNT, lambda profile: profile.batch),
-        words_column("Phase", lambda profile: profile.phase.value),
-        number_column(
+        make_words_column("Config", lambda profile: Name(profile.config.name)),
+        make_number_column("Batch", Unit.COUNT, lambda profile: profile.batch),
+        make_words_column("Phase", lambda profile: profile.phase.value),
+        make_number_column(
             "Step, profiler off", Unit.SECONDS, lambda profile: profile.unprofiled.median_s
         ),
-        number_column("Step, profiler on", Unit.SECONDS, lambda profile: profile.profiled.mean_s),
+        make_number_column(
+            "Step, profiler on", Unit.SECONDS, lambda profile: profile.profiled.mean_s
+        ),
         *map(column, ProfileGroup),
-        number_column("Sum / measured", Unit.SHARE, lambda profile: 1 + profile.agreement),
-        number_column("Profiler's cost", Unit.SHARE, _cost),
+        make_number_column("Sum / measured", Unit.SHARE, lambda profile: 1 + profile.agreement),
+        make_number_column("Profiler's cost", Unit.SHARE, _format_cost),
         drop_empty=True,
     )
     return EXPLANATION, groups
 
 
-def _blocks(profile: OperatorProfile) -> tuple[Block, ...]:
-    return (*bullets(_facts(profile)), _operator_table(profile.operators))
+def _build_blocks(profile: OperatorProfile) -> tuple[Block, ...]:
+    return (*bullets(_iter_facts(profile)), _build_operator_table(profile.operators))
 
 
-def _facts(profile: OperatorProfile) -> Iterator[Words]:
+def _iter_facts(profile: OperatorProfile) -> Iterator[Words]:
     yield say(
         "Median step [10 %, 90 %] with the profiler off ",
-        _times(profile.unprofiled),
+        _format_times(profile.unprofiled),
         ", on ",
-        _times(profile.profiled),
+        _format_times(profile.profiled),
         ": the profiler costs ",
-        _cost(profile),
+        _format_cost(profile),
         ".",
     )
-    steps = plural(profile.steps, "profiled step")
+    steps = format_count(profile.steps, "profiled step")
     yield say(
         f"{steps} at {profile.context_tokens:,} tokens of context; their groups sum to ",
-        seconds(profile.groups_s),
+        make_seconds(profile.groups_s),
         ", ",
-        share(1 + profile.agreement),
+        make_share(1 + profile.agreement),
         " of the step that the client measured.",
     )
     if abs(profile.agreement) > ALLOWED_GAP:
         yield strong(
-            f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not "
+            f"The two differ by more than {format_percent(ALLOWED_GAP)}: the trace and the client did not "
             "see the same steps, or the machine was busy. Profile again before relying on it."
         )
     if profile.trace_file is not None:
         yield say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file))
 
 
-def _times(times: StepTimes) -> Quantity:
+def _format_times(times: StepTimes) -> Quantity:
     low, high = times.spread_s or (None, None)
-    note = f"({plural(len(times.seconds), 'step')})"
+    note = f"({format_count(len(times.seconds), 'step')})"
     return Quantity(times.median_s, Unit.SECONDS, low, high, digits=ROUGH, note=note)
 
 
-def _cost(profile: OperatorProfile) -> Quantity:
+def _format_cost(profile: OperatorProfile) -> Quantity:
     note = "" if profile.overhead_is_clear else "(less than steps vary)"
     return Quantity(profile.overhead, Unit.SHARE, is_signed=True, note=note)
 
 
-def _operator_table(operators: Sequence[Operator]) -> Table:
+def _build_operator_table(operators: Sequence[Operator]) -> Table:
     """Return the columns of torch's own table. Each time has its own unit."""
-    return table(
+    return build_table(
         operators,
-        words_column("Name", lambda operator: Name(operator.name)),
-        words_column("Group", lambda operator: GROUP_NAMES[operator.group], shown_from=WIDE),
-        number_column("Self CPU %", Unit.NONE, lambda operator: share(operator.self_cpu_share)),
-        number_column("Self CPU", Unit.NONE, lambda operator: seconds(operator.self_cpu_s)),
-        number_column("CPU total", Unit.NONE, lambda operator: seconds(operator.cpu_total_s)),
-        number_column("CPU time avg", Unit.NONE, _seconds_per_call, shown_from=WIDE),
-        number_column(
+        make_words_column("Name", lambda operator: Name(operator.name)),
+        make_words_column("Group", lambda operator: GROUP_NAMES[operator.group], shown_from=WIDE),
+        make_number_column(
+            "Self CPU %", Unit.NONE, lambda operator: make_share(operator.self_cpu_share)
+        ),
+        make_number_column(
+            "Self CPU", Unit.NONE, lambda operator: make_seconds(operator.self_cpu_s)
+        ),
+        make_number_column(
+            "CPU total", Unit.NONE, lambda operator: make_seconds(operator.cpu_total_s)
+        ),
+        make_number_column("CPU time avg", Unit.NONE, _compute_seconds_per_call, shown_from=WIDE),
+        make_number_column(
             "Self device",
             Unit.NONE,
-            lambda operator: seconds(operator.self_device_s),
+            lambda operator: make_seconds(operator.self_device_s),
             shown_from=WIDE,
         ),
-        number_column("# of Calls", Unit.COUNT, lambda operator: operator.calls),
+        make_number_column("# of Calls", Unit.COUNT, lambda operator: operator.calls),
         drop_empty=True,
     )
 
 
-def _seconds_per_call(operator: Operator) -> Quantity | None:
+def _compute_seconds_per_call(operator: Operator) -> Quantity | None:
     if not operator.calls:
         return None
-    return seconds(operator.cpu_total_s / operator.calls)
+    return make_seconds(operator.cpu_total_s / operator.calls)
 
 
 def profile_markdown(report: StudyReport) -> str:
@@ -182,4 +190,4 @@ def profile_markdown(report: StudyReport) -> str:
             f"{report.folder.path} has no operator profile; add `profile: {{}}` to its study file "
             "and run it again"
         )
-    return markdown(profile_document(profiles))
+    return render_markdown(build_profile_document(profiles))

@@ -20,24 +20,24 @@ from bitbench.records.roof import Attainable, Bound, MachineRoof, Readings
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import Block, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import (
-    mean_quantity,
-    number,
-    quantity,
-    seconds,
-    share,
-    size,
-    times,
+    make_mean_quantity,
+    make_number,
+    make_quantity,
+    make_ratio,
+    make_seconds,
+    make_share,
+    make_size,
 )
 from bitbench.reports.document.words import (
     Words,
-    joined,
-    number_column,
+    build_table,
+    format_count,
+    join_phrases,
+    make_number_column,
+    make_words_column,
     paragraph,
-    plural,
     say,
     small_print,
-    table,
-    words_column,
 )
 from bitbench.study.model_cost import StepCost
 
@@ -86,32 +86,30 @@ def roofline_section(roofline: Roofline, _: StudySummary) -> Section:
             point.point.workload, point.phase, config, point.cost, point.attainable, point.step_s
         )
         lines.append(line)
-    return asked_of_step_section("How near to the roof", lines, roofline.roof)
+    return build_step_section("How near to the roof", lines, roofline.roof)
 
 
-def asked_of_step_section(
-    title: str, lines: Sequence[RoofLine], roof: MachineRoof | None
-) -> Section:
+def build_step_section(title: str, lines: Sequence[RoofLine], roof: MachineRoof | None) -> Section:
     """Build a section on each step's bytes and operations, its fastest and its measured time."""
-    steps = table(
+    steps = build_table(
         lines,
-        words_column("Workload", lambda line: Name(line.workload)),
-        words_column("Phase", lambda line: line.phase.value),
-        words_column("Config", lambda line: Name(line.config)),
-        number_column("Weights", Unit.BYTES, lambda line: line.cost.weight_bytes),
-        number_column("Experts touched", Unit.SHARE, lambda line: line.cost.touched_experts),
-        number_column("KV cache", Unit.BYTES, lambda line: line.cost.kv_bytes),
-        number_column("Activations", Unit.BYTES, lambda line: line.cost.activation_bytes),
-        number_column("Work", "Gflop", lambda line: line.cost.flops / 1e9),
-        number_column("Fastest here", Unit.SECONDS, lambda line: line.fastest_s),
-        words_column("Bound by", lambda line: line.bound),
-        number_column("Measured", Unit.SECONDS, lambda line: line.step_s),
-        number_column("Share reached", Unit.SHARE, lambda line: line.roof_share),
+        make_words_column("Workload", lambda line: Name(line.workload)),
+        make_words_column("Phase", lambda line: line.phase.value),
+        make_words_column("Config", lambda line: Name(line.config)),
+        make_number_column("Weights", Unit.BYTES, lambda line: line.cost.weight_bytes),
+        make_number_column("Experts touched", Unit.SHARE, lambda line: line.cost.touched_experts),
+        make_number_column("KV cache", Unit.BYTES, lambda line: line.cost.kv_bytes),
+        make_number_column("Activations", Unit.BYTES, lambda line: line.cost.activation_bytes),
+        make_number_column("Work", "Gflop", lambda line: line.cost.flops / 1e9),
+        make_number_column("Fastest here", Unit.SECONDS, lambda line: line.fastest_s),
+        make_words_column("Bound by", lambda line: line.bound),
+        make_number_column("Measured", Unit.SECONDS, lambda line: line.step_s),
+        make_number_column("Share reached", Unit.SHARE, lambda line: line.roof_share),
         drop_empty=True,
     )
     blocks: list[Block] = []
     if roof is not None:
-        blocks.append(Paragraph(roof_sentence(roof)))
+        blocks.append(Paragraph(describe_roof(roof)))
     if any((line.fastest_s or 0.0) > line.step_s for line in lines):
         blocks.append(
             paragraph(
@@ -124,11 +122,11 @@ def asked_of_step_section(
     return Section(say(title), (*blocks, steps, small_print(counted)))
 
 
-def roof_sentence(roof: MachineRoof) -> Phrase:
+def describe_roof(roof: MachineRoof) -> Phrase:
     """Return how fast a machine reads and computes."""
 
     def billions(rate: Readings, unit: str) -> Quantity | None:
-        return number(rate.best / 1e9, unit)
+        return make_number(rate.best / 1e9, unit)
 
     int8: Phrase = ()
     if roof.int8_ops_per_s:
@@ -142,8 +140,10 @@ def roof_sentence(roof: MachineRoof) -> Phrase:
         billions(roof.float32_flops_per_s, "Gflop/s"),
         " in float32",
         int8,
-        f" with {plural(roof.threads, 'thread')}. These are the best readings; the median is ",
-        joined([share(roof.read_bytes_per_s.spread), share(roof.flops_per_s.spread)], " and "),
+        f" with {format_count(roof.threads, 'thread')}. These are the best readings; the median is ",
+        join_phrases(
+            [make_share(roof.read_bytes_per_s.spread), make_share(roof.flops_per_s.spread)], " and "
+        ),
         " lower.",
     )
 
@@ -173,20 +173,20 @@ PATHS = {
 }
 
 
-def explained_phase_name(account: PhaseAccount) -> str:
+def format_phase_name(account: PhaseAccount) -> str:
     """Return the phase's name as a capitalized word."""
     return "Prefill" if account.phase is Phase.PREFILL else "Decode"
 
 
-def explained_speed_sentence(explanation: Explanation) -> Phrase:
+def describe_speed(explanation: Explanation) -> Phrase:
     """Return the measured speed and whether it differs from the baseline's.
 
     `Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s …): …`
     """
-    speed = times(explanation.speed)
+    speed = make_ratio(explanation.speed)
     definition = explanation.definition
-    variant_metric = mean_quantity(explanation.own_primary_metric, definition)
-    baseline_metric = mean_quantity(explanation.baseline_primary_metric, definition)
+    variant_metric = make_mean_quantity(explanation.own_primary_metric, definition)
+    baseline_metric = make_mean_quantity(explanation.baseline_primary_metric, definition)
     if speed is None or variant_metric is None or baseline_metric is None:
         return say("Measured: nothing that can be compared.")
     return say(
@@ -196,7 +196,7 @@ def explained_speed_sentence(explanation: Explanation) -> Phrase:
         variant_metric,
         " against ",
         baseline_metric,
-        f"): {_standing(explanation)}.",
+        f"): {_describe_significance(explanation)}.",
     )
 
 
@@ -205,7 +205,7 @@ def is_explained_by_chance(speed: Estimate) -> bool:
     return speed.interval is not None and not speed.excludes(1)
 
 
-def _standing(explanation: Explanation) -> str:
+def _describe_significance(explanation: Explanation) -> str:
     assert explanation.speed is not None
     if explanation.speed.interval is None:
         return "too few trials to say more"
@@ -216,7 +216,7 @@ def _standing(explanation: Explanation) -> str:
     return "it is significantly faster"
 
 
-def expected_sentence(explanation: Explanation) -> Phrase:
+def describe_expected_gain(explanation: Explanation) -> Phrase:
     """Return the expected gains, or an empty phrase if the size of the weights is unknown."""
     stored = explanation.own.stored_bytes
     baseline_stored = explanation.baseline.stored_bytes
@@ -225,9 +225,9 @@ def expected_sentence(explanation: Explanation) -> Phrase:
     parts: list[Words] = [
         say(
             "Expected: its weights take ",
-            size(stored),
+            make_size(stored),
             " where the baseline's take ",
-            size(baseline_stored),
+            make_size(baseline_stored),
             ", so a step that only reads them would be ",
             Quantity(baseline_stored / stored, Unit.RATIO),
             " as fast",
@@ -242,18 +242,18 @@ def expected_sentence(explanation: Explanation) -> Phrase:
             basis = f" under this machine's roof, where {bound} bounds it"
         gain = Quantity(account.expected_gain, Unit.RATIO)
         parts.append(say(f"{account.phase.value} ", gain, basis))
-    return say(joined(parts, "; "), ".")
+    return say(join_phrases(parts, "; "), ".")
 
 
-def kernel_path_sentence(explanation: Explanation) -> Phrase:
+def describe_kernel_path(explanation: Explanation) -> Phrase:
     """Return that the variant's weights become dense again, or an empty phrase if they do not."""
     variant = explanation.own
     if variant.is_expanded:
         return say(
             "It runs dense: its weights were expanded while they were loaded (",
-            size(variant.stored_bytes),
+            make_size(variant.stored_bytes),
             " stored, ",
-            size(variant.loaded_bytes),
+            make_size(variant.loaded_bytes),
             " in memory), so a step reads no fewer bytes than the baseline's.",
         )
     if variant.path is not KernelPath.DEQUANTIZED or not variant.is_quantized:
@@ -268,40 +268,42 @@ def kernel_path_sentence(explanation: Explanation) -> Phrase:
     )
 
 
-def explained_warnings_sentence(explanation: Explanation) -> Phrase:
+def describe_warnings(explanation: Explanation) -> Phrase:
     """Return the engine's own warnings about speed, or an empty phrase if it has none."""
     warnings = [say("“", warning, "”") for warning in explanation.own.warnings]
     if not warnings:
         return ()
-    return say("The engine warns: ", joined(warnings, "; "), ".")
+    return say("The engine warns: ", join_phrases(warnings, "; "), ".")
 
 
-def cause_sentence(explanation: Explanation, account: PhaseAccount, part: Part) -> Phrase:
+def describe_cause(explanation: Explanation, account: PhaseAccount, part: Part) -> Phrase:
     """Return one cause with its excess: `Decode, dequantization: 6.7 ms more per step than …`"""
     return say(
-        f"{explained_phase_name(account)}, {CAUSE_NAMES[part.cause]}: ",
-        seconds(part.excess_s),
+        f"{format_phase_name(account)}, {CAUSE_NAMES[part.cause]}: ",
+        make_seconds(part.excess_s),
         " more per step than expected: ",
-        _why(explanation, part),
-        _grown(part),
+        _describe_reason(explanation, part),
+        _describe_growth(part),
         ".",
     )
 
 
-def _grown(part: Part) -> Phrase:
+def _describe_growth(part: Part) -> Phrase:
     if part.own_s is None or part.baseline_s is None:
         return ()
-    return say(", ", seconds(part.own_s), " where the baseline takes ", seconds(part.baseline_s))
+    return say(
+        ", ", make_seconds(part.own_s), " where the baseline takes ", make_seconds(part.baseline_s)
+    )
 
 
-def _why(explanation: Explanation, part: Part) -> Phrase:
+def _describe_reason(explanation: Explanation, part: Part) -> Phrase:
     variant = explanation.own
     if part.cause is Cause.DEQUANTIZATION and variant.is_expanded:
         return say(
             "the weights are stored in ",
-            size(variant.stored_bytes),
+            make_size(variant.stored_bytes),
             " but take ",
-            size(variant.loaded_bytes),
+            make_size(variant.loaded_bytes),
             " in memory",
             ", so each step reads dense weights",
         )
@@ -311,20 +313,20 @@ def _why(explanation: Explanation, part: Part) -> Phrase:
     return say(REASONS.get(part.cause, "they do not shrink with the weights"))
 
 
-def unexplained_sentence(account: PhaseAccount) -> Phrase:
+def describe_unexplained_time(account: PhaseAccount) -> Phrase:
     """Return how much of a step's time no cause explains."""
     assert account.unexplained is not None
     rest_s = account.unexplained.excess_s
     estimate = account.unexplained_s
     step_s = account.own.step.value
     head = say(
-        f"{explained_phase_name(account)}: a step takes ",
-        seconds(step_s),
+        f"{format_phase_name(account)}: a step takes ",
+        make_seconds(step_s),
         ", expected ",
-        seconds(account.expected_s),
+        make_seconds(account.expected_s),
         "; ",
     )
-    unexplained = quantity(estimate, Unit.SECONDS) or seconds(rest_s)
+    unexplained = make_quantity(estimate, Unit.SECONDS) or make_seconds(rest_s)
     if estimate is not None and not estimate.excludes(0):
         return say(
             head,
@@ -333,18 +335,18 @@ def unexplained_sentence(account: PhaseAccount) -> Phrase:
         )
     if rest_s < 0:
         return say(
-            head, seconds(-rest_s), " less than the causes add up to, and that is unexplained."
+            head, make_seconds(-rest_s), " less than the causes add up to, and that is unexplained."
         )
     return say(
         head,
         unexplained,
         " of it (",
-        share(rest_s / step_s),
+        make_share(rest_s / step_s),
         " of the step) is unexplained: no record says where it goes.",
     )
 
 
-def shares_sentence(account: PhaseAccount) -> Phrase:
+def describe_shares(account: PhaseAccount) -> Phrase:
     """Return how the lines of a phase's table are computed."""
     assert account.expected_gain is not None
     basis = "by the roofline" if account.is_roofline else "by bytes alone"
@@ -355,24 +357,24 @@ def shares_sentence(account: PhaseAccount) -> Phrase:
         )
     return say(
         "Expected is ",
-        share(1 / account.expected_gain),
+        make_share(1 / account.expected_gain),
         f" of the baseline's time ({basis}). A line's excess is what it takes beyond that share of "
         "the baseline's line: it did not shrink, or it grew.",
         source,
     )
 
 
-def explained_kernel_sentence(side: Side) -> Phrase:
+def describe_kernels(side: Side) -> Phrase:
     """Return the kernels of one side, the path of most layers, and the engine's notes."""
     path = ""
     if side.path:
         path = f"; most of its layers run on a kernel that {PATHS[side.path]}"
-    kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
+    kernels = join_phrases(side.kernels, "; ") or "the engine does not report its kernels"
     notes = [f" {note}." for note in side.notes]
     return say(Name(side.config.name), ": ", kernels, path, ".", *notes)
 
 
-def gap_sentence(explanation: Explanation, gap: Gap) -> Phrase:
+def describe_gap(explanation: Explanation, gap: Gap) -> Phrase:
     """Return what is unknown, and how to measure it."""
     batch = explanation.workload.concurrency
     sentences = {

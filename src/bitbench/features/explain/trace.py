@@ -74,8 +74,8 @@ def read_trace(path: Path) -> ChromeTrace:
     trace = ChromeTrace([], [], [])
     with _open_text(path) as file:
         try:
-            for event in _events(file):
-                _sort_in(event, trace)
+            for event in _iter_events(file):
+                _add_event(event, trace)
         except (ValueError, EOFError, OSError) as error:
             raise ProfileError(
                 f"{path.name} is not a complete trace of torch's profiler ({error}); profile again"
@@ -89,7 +89,7 @@ def _open_text(path: Path) -> IO[str]:
     return path.open(encoding="utf-8")
 
 
-def _events(file: IO[str]) -> Iterator[Json]:
+def _iter_events(file: IO[str]) -> Iterator[Json]:
     """Yield the members of `traceEvents` with no more than a chunk in memory."""
     decoder = json.JSONDecoder()
     text = _skip_to_events(file)
@@ -122,7 +122,7 @@ def _skip_to_events(file: IO[str]) -> str:
     raise ValueError("it has no traceEvents")
 
 
-def _sort_in(event: Json, trace: ChromeTrace) -> None:
+def _add_event(event: Json, trace: ChromeTrace) -> None:
     """Append the event to its list in the trace. Skip events that a profile does not need."""
     if not isinstance(event, dict) or not isinstance(event.get("ts"), (int, float)):
         return
@@ -182,7 +182,7 @@ class StepShape(NamedTuple):
         )
 
 
-def steps_in_trace(trace: ChromeTrace, shape: StepShape) -> list[Step]:
+def list_steps(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """Return the full steps of a phase that another step with work follows at once.
 
     Raise ProfileError if there are none.
@@ -192,7 +192,7 @@ def steps_in_trace(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     steps = []
     for mark, following in itertools.pairwise(marks):
         same_thread = mark.thread == following.thread
-        if shape.is_marked(mark.name) and _does_work(following) and same_thread:
+        if shape.is_marked(mark.name) and _has_work(following) and same_thread:
             steps.append(Step(mark.thread, mark.start, following.start, mark.name))
     if not steps:
         names = sorted({mark.name for mark in marks})
@@ -208,13 +208,13 @@ def steps_in_trace(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     return steps
 
 
-def _does_work(mark: Span) -> bool:
+def _has_work(mark: Span) -> bool:
     """Return False for vLLM's empty step, which cleans up when no work is left, and then waits."""
     match = _MARK.fullmatch(mark.name)
     return match is not None and any(map(int, match.groups()))
 
 
-def prefill_seconds_beside_trace(first_tokens: Sequence[float], batch: int) -> tuple[float, ...]:
+def compute_prefill_seconds(first_tokens: Sequence[float], batch: int) -> tuple[float, ...]:
     """Return the seconds of each prefill step, from the arrival of first tokens.
 
     Prompts wait in line, and the tokens of a step arrive together. So one step passes between a
@@ -227,7 +227,7 @@ def prefill_seconds_beside_trace(first_tokens: Sequence[float], batch: int) -> t
     return tuple(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def decode_seconds_beside_trace(streams: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def compute_decode_seconds(streams: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Return the seconds of each decode step: the gaps of one stream while all streams decoded.
 
     The last one is left out. No step follows it in the trace, so the trace does not have its end.
@@ -244,7 +244,7 @@ _EXPLAINED_SHARE = 0.9
 _LONGEST_NAME = 160  # a kernel's template arguments may fill pages
 
 
-def _graph_kernels(
+def _list_graph_kernels(
     trace: ChromeTrace, steps: Sequence[Step], explained_s: float, table: GroupTable
 ) -> list[Operator]:
     """Return every kernel of these steps under its own name, the longest first.
@@ -252,14 +252,14 @@ def _graph_kernels(
     Return an empty list if operators explain the kernels' time (`explained_s`), or if the device
     has no marks of these steps.
     """
-    marks = _marks_of(trace, steps)
+    marks = _list_marks(trace, steps)
     inside = [work for work in trace.device if _is_inside(work.start, marks)]
     all_s = _MICROSECOND * sum(work.duration for work in inside)
     if not inside or explained_s >= _EXPLAINED_SHARE * all_s:
         return []
     by_name: dict[str, list[DeviceWork]] = defaultdict(list)
     for work in inside:
-        by_name[_shorten(work.name)].append(work)
+        by_name[_truncate_name(work.name)].append(work)
     kernels = []
     for name, calls in by_name.items():
         kernel = Operator(
@@ -275,13 +275,13 @@ def _graph_kernels(
     return sorted(kernels, key=lambda kernel: kernel.self_device_s or 0.0, reverse=True)
 
 
-def _shorten(name: str) -> str:
+def _truncate_name(name: str) -> str:
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def _marks_of(trace: ChromeTrace, steps: Sequence[Step]) -> list[DeviceMark]:
+def _list_marks(trace: ChromeTrace, steps: Sequence[Step]) -> list[DeviceMark]:
     """Return the device's marks of the steps.
 
     There are at most as many as steps, the last ones, because the first steps may be left out.
@@ -333,7 +333,7 @@ def divide_traced_steps(
     """
     step_s = _MICROSECOND * sum(step.end - step.start for step in steps) / len(steps)
     on_device = bool(trace.device)
-    operators = _operators(_sums(trace, steps, table), on_device)
+    operators = _list_operators(_sum_operators(trace, steps, table), on_device)
     if on_device:
         operators = _add_graph_kernels(operators, trace, steps, table)
     seconds = dict.fromkeys(ProfileGroup, 0.0)
@@ -362,7 +362,7 @@ def _add_graph_kernels(
     The kernels then hold all device time, so the operators keep none.
     """
     explained_s = sum(operator.self_device_s or 0.0 for operator in operators)
-    kernels = _graph_kernels(trace, steps, explained_s, table)
+    kernels = _list_graph_kernels(trace, steps, explained_s, table)
     if not kernels:
         return operators
     for operator in operators:
@@ -370,14 +370,16 @@ def _add_graph_kernels(
     return kernels
 
 
-def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[_Key, _Sum]:
+def _sum_operators(
+    trace: ChromeTrace, steps: Sequence[Step], table: GroupTable
+) -> dict[_Key, _Sum]:
     """Add up the operators of the steps by name and group."""
     sums: dict[_Key, _Sum] = defaultdict(_Sum)
-    device_us = _device_times(trace)
+    device_us = _sum_device_times(trace)
     for thread in {step.thread for step in steps}:
         thread_steps = [step for step in steps if step.thread == thread]
         thread_steps.sort(key=lambda step: step.start)
-        for ended in _walk(trace, thread, table):
+        for ended in _walk_operators(trace, thread, table):
             if not _is_inside(ended.span.start, thread_steps):
                 continue
             total_us = ended.span.end - ended.span.start
@@ -390,7 +392,7 @@ def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[
     return sums
 
 
-def _device_times(trace: ChromeTrace) -> dict[int, float]:
+def _sum_device_times(trace: ChromeTrace) -> dict[int, float]:
     """Return the microseconds of device kernels by correlation."""
     times: dict[int, float] = defaultdict(float)
     for work in trace.device:
@@ -399,7 +401,7 @@ def _device_times(trace: ChromeTrace) -> dict[int, float]:
     return times
 
 
-def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]:
+def _walk_operators(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]:
     """Yield the operators of a thread as they end.
 
     They nest: an operator that begins within another was called by it.
@@ -429,7 +431,7 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
     yield from ended_by(float("inf"))
 
 
-def _operators(sums: dict[_Key, _Sum], on_device: bool) -> list[Operator]:
+def _list_operators(sums: dict[_Key, _Sum], on_device: bool) -> list[Operator]:
     """Return the operators with the longest self time on the CPU first."""
     all_self_us = sum(entry.self_us for entry in sums.values()) or 1.0
     operators = []

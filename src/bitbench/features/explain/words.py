@@ -8,8 +8,8 @@ from bitbench.features.explain.sentences import (
     CAUSE_NAMES,
     NOT_KNOWN,
     RoofLine,
-    asked_of_step_section,
-    explained_phase_name,
+    build_step_section,
+    format_phase_name,
 )
 from bitbench.features.explain.types import Explanation, PhaseAccount
 from bitbench.reports.document.model import (
@@ -22,33 +22,33 @@ from bitbench.reports.document.model import (
     Section,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, seconds, shown
+from bitbench.reports.document.numbers import ROUGH, format_quantity, make_seconds
 from bitbench.reports.document.words import (
     Words,
+    build_table,
     bullets,
-    number_column,
+    make_number_column,
+    make_words_column,
     paragraph,
     say,
-    table,
-    words_column,
 )
-from bitbench.reports.sections.memory import TITLE, engine_counters_table
-from bitbench.reports.sections.workloads import workload_shape
+from bitbench.reports.sections.memory import TITLE, build_engine_counters
+from bitbench.reports.sections.workloads import describe_workload
 
 MOST_NAMED = 3  # causes of a phase in the answer (the table lists all)
 LEAST_NAMED = 0.03  # share of a step: smaller causes are not in the answer
 
 
-def explanation_document(explanation: Explanation) -> Document:
+def build_explanation_document(explanation: Explanation) -> Document:
     """Build the page of an explanation."""
     answer: tuple[Block, ...] = (
-        Paragraph(workload_shape(explanation.workload)),
-        *bullets(filter(None, _short(explanation))),
+        Paragraph(describe_workload(explanation.workload)),
+        *bullets(filter(None, _iter_answer(explanation))),
     )
-    return Document(_title(explanation), answer, tuple(_sections(explanation)))
+    return Document(_format_title(explanation), answer, tuple(_iter_sections(explanation)))
 
 
-def _title(explanation: Explanation) -> Phrase:
+def _format_title(explanation: Explanation) -> Phrase:
     """Return `Why A is 0.83× as fast as B on W`, without the number if it may be chance."""
     variant = Name(explanation.own.config.name)
     baseline = Name(explanation.baseline.config.name)
@@ -57,33 +57,33 @@ def _title(explanation: Explanation) -> Phrase:
         return say(variant, " beside ", baseline, on_workload)
     if sentences.is_explained_by_chance(explanation.speed):
         return say("Why ", variant, " is not shown to differ in speed from ", baseline, on_workload)
-    speed = shown(Quantity(explanation.speed.value, Unit.RATIO))
+    speed = format_quantity(Quantity(explanation.speed.value, Unit.RATIO))
     return say("Why ", variant, f" is {speed} as fast as ", baseline, on_workload)
 
 
-def _sections(explanation: Explanation) -> Iterator[Section]:
-    lines = list(_roof_lines(explanation))
+def _iter_sections(explanation: Explanation) -> Iterator[Section]:
+    lines = list(_iter_roof_lines(explanation))
     if lines:
-        yield asked_of_step_section("What a step asks for", lines, explanation.roof)
+        yield build_step_section("What a step asks for", lines, explanation.roof)
     for phase in explanation.phases:
         if phase.expected_gain is not None:
-            yield _parts_section(phase)
+            yield _build_parts_section(phase)
     sides = (explanation.own, explanation.baseline)
-    yield Section(say("Kernels"), bullets(map(sentences.explained_kernel_sentence, sides)))
+    yield Section(say("Kernels"), bullets(map(sentences.describe_kernels, sides)))
     counted = [side for side in sides if side.engine]
     if counted:
 
         def role(side: Side) -> str:
             return "variant" if side == explanation.own else "baseline"
 
-        column = words_column("", role)
-        yield Section(TITLE, engine_counters_table(counted, lambda side: side.engine, column))
+        column = make_words_column("", role)
+        yield Section(TITLE, build_engine_counters(counted, lambda side: side.engine, column))
     if explanation.gaps:
-        gaps = bullets(sentences.gap_sentence(explanation, gap) for gap in explanation.gaps)
+        gaps = bullets(sentences.describe_gap(explanation, gap) for gap in explanation.gaps)
         yield Section(say(NOT_KNOWN), gaps)
 
 
-def _roof_lines(explanation: Explanation) -> Iterator[RoofLine]:
+def _iter_roof_lines(explanation: Explanation) -> Iterator[RoofLine]:
     """Yield both sides of each phase, as far as their cost is known."""
     for account in explanation.phases:
         for side, measured in (
@@ -101,20 +101,20 @@ def _roof_lines(explanation: Explanation) -> Iterator[RoofLine]:
                 )
 
 
-def _short(explanation: Explanation) -> Iterator[Words]:
+def _iter_answer(explanation: Explanation) -> Iterator[Words]:
     """Yield the sentences of the answer. Empty ones are left out later."""
-    yield sentences.explained_speed_sentence(explanation)
-    yield sentences.expected_sentence(explanation)
-    yield sentences.kernel_path_sentence(explanation)
-    yield sentences.explained_warnings_sentence(explanation)
+    yield sentences.describe_speed(explanation)
+    yield sentences.describe_expected_gain(explanation)
+    yield sentences.describe_kernel_path(explanation)
+    yield sentences.describe_warnings(explanation)
     if explanation.known_beforehand:
         yield f"Known beforehand: {explanation.known_beforehand}"
     for phase in explanation.phases:
         for part in phase.parts[:MOST_NAMED]:
             if part.excess_s > LEAST_NAMED * phase.own.step.value:
-                yield sentences.cause_sentence(explanation, phase, part)
+                yield sentences.describe_cause(explanation, phase, part)
         if phase.unexplained is not None:
-            yield sentences.unexplained_sentence(phase)
+            yield sentences.describe_unexplained_time(phase)
     if not any(phase.unexplained for phase in explanation.phases):
         yield (
             "Where the time goes is unexplained: the records do not say enough "
@@ -122,23 +122,23 @@ def _short(explanation: Explanation) -> Iterator[Words]:
         )
 
 
-def _parts_section(phase: PhaseAccount) -> Section:
+def _build_parts_section(phase: PhaseAccount) -> Section:
     parts = list(phase.parts)
     if phase.unexplained is not None:
         parts.append(phase.unexplained)
     lines = []
     for part in parts:
         lines.append((CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s))
-    causes = table(
+    causes = build_table(
         [*lines, ("a step", phase.baseline.step.value, phase.own.step.value, phase.excess_s)],
-        words_column("", lambda line: line[0]),
-        number_column("Baseline", Unit.NONE, lambda line: seconds(line[1])),
-        number_column("Variant", Unit.NONE, lambda line: seconds(line[2])),
-        number_column(
+        make_words_column("", lambda line: line[0]),
+        make_number_column("Baseline", Unit.NONE, lambda line: make_seconds(line[1])),
+        make_number_column("Variant", Unit.NONE, lambda line: make_seconds(line[2])),
+        make_number_column(
             "More than expected",
             Unit.NONE,
             lambda line: Quantity(line[3], Unit.SECONDS, digits=ROUGH, is_signed=True),
         ),
     )
-    title = say(f"{explained_phase_name(phase)}: where the difference is")
-    return Section(title, (causes, paragraph(sentences.shares_sentence(phase))))
+    title = say(f"{format_phase_name(phase)}: where the difference is")
+    return Section(title, (causes, paragraph(sentences.describe_shares(phase))))

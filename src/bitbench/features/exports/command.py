@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from bitbench.features.exports import tools
-from bitbench.features.exports.content import exported
-from bitbench.machine.workplace import default_home
+from bitbench.features.exports.content import list_exported_points
+from bitbench.machine.workplace import get_default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import BitbenchError, StoreError
@@ -29,8 +29,8 @@ def export(
     They come with their intervals and with the facts of the run. Without --url, prometheus prints
     its text format and wandb writes offline runs.
     """
-    report = StudyReport(StudyFolder.existing(folder), default_home())
-    points = exported(report.summary, report.records.lock)
+    report = StudyReport(StudyFolder.existing(folder), get_default_home())
+    points = list_exported_points(report.summary, report.records.lock)
     if not points:
         raise StoreError(f"{folder} has no figures to export; no trial succeeded.")
     try:

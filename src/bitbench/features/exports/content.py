@@ -32,12 +32,12 @@ class ExportedPoint(NamedTuple):
     figures: tuple[ExportedFigure, ...]
 
 
-def exported(summary: StudySummary, lock: Lock) -> list[ExportedPoint]:
+def list_exported_points(summary: StudySummary, lock: Lock) -> list[ExportedPoint]:
     """Return the points to export. Points without metrics are left out."""
-    return [_point(point, summary, lock) for point in summary.points if point.metrics]
+    return [_make_point(point, summary, lock) for point in summary.points if point.metrics]
 
 
-def _point(row: PointSummary, summary: StudySummary, lock: Lock) -> ExportedPoint:
+def _make_point(row: PointSummary, summary: StudySummary, lock: Lock) -> ExportedPoint:
     study = summary.study
     config = row.point.config
     workload = study.workload(row.point.workload)
@@ -57,10 +57,12 @@ def _point(row: PointSummary, summary: StudySummary, lock: Lock) -> ExportedPoin
     facts |= {part: getattr(workload, part) for part in _SHAPE if part not in workload.unknown}
     texts = {name: str(value) for name, value in facts.items() if value not in (None, "")}
     digest = sha256(f"{study.name}\0{lock.created_at}\0{row.point.name}".encode()).hexdigest()
-    return ExportedPoint(digest[:16], row.point.name, labels, labels | texts, tuple(_figures(row)))
+    return ExportedPoint(
+        digest[:16], row.point.name, labels, labels | texts, tuple(_iter_figures(row))
+    )
 
 
-def _figures(row: PointSummary) -> Iterator[ExportedFigure]:
+def _iter_figures(row: PointSummary) -> Iterator[ExportedFigure]:
     """Yield the point's metrics with their limits. A percentile is exported only over all requests,
     and only if there are enough of them."""
     tails = {column: tail for column, tail in row.tails.items() if tail.is_carried}

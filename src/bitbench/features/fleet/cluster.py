@@ -80,7 +80,7 @@ def parse_cluster_address(text: str) -> ClusterAddress:
 
 
 @contextlib.contextmanager
-def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
+def connect_cluster(address: ClusterAddress) -> Iterator[Any]:
     """Yield the connected module `ray`. Raise FleetError."""
     if address.place is not None and os.environ.get("RAY_AUTH_MODE") not in ("token", "disabled"):
         raise FleetError(
@@ -101,7 +101,7 @@ def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
                 ray.init(**_start_options(address), log_to_driver=False, logging_level="error")
         except Exception as error:  # Ray has a dozen types, some of them only RuntimeError
             raise FleetError(
-                f"the Ray cluster at {address.place or 'gpus'} cannot be used: {_why(error)}"
+                f"the Ray cluster at {address.place or 'gpus'} cannot be used: {_describe_cause(error)}"
             ) from error
         stack.callback(ray.shutdown)
         yield ray
@@ -112,7 +112,7 @@ def list_places(ray: Any, address: ClusterAddress) -> list[Place]:
     places: list[Place] = []
     for node in ray.nodes():
         resources = node["Resources"]
-        if not node["Alive"] or not resources.get("CPU") or not _is_wanted(node, address):
+        if not node["Alive"] or not resources.get("CPU") or not _is_selected(node, address):
             continue
         gpus = int(resources.get("GPU", 0))
         slots = 1
@@ -157,12 +157,12 @@ def make_actor(ray: Any, kind: type[Any], place: Place, *arguments: object) -> A
     return ray.remote(concurrency_groups={"signs": 1})(kind).options(**options).remote(*arguments)
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     """Return the first line of the error's message, or the name of its type."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _is_wanted(node: Mapping[str, Any], address: ClusterAddress) -> bool:
+def _is_selected(node: Mapping[str, Any], address: ClusterAddress) -> bool:
     return not address.resource or bool(node["Resources"].get(address.resource))
 
 
@@ -204,7 +204,7 @@ def _import_ray() -> Any:
     return ray
 
 
-def _why(failure: BaseException) -> str:
+def _describe_cause(failure: BaseException) -> str:
     """Return the cause of a failed connection. Ray hides a refused token behind another error."""
     error: BaseException | None = failure
     while error is not None:
@@ -214,4 +214,4 @@ def _why(failure: BaseException) -> str:
                 "with the token that it was started with"
             )
         error = error.__cause__ or error.__context__
-    return first_line(failure)
+    return get_first_line(failure)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from math import exp, log
 from statistics import fmean
 
-from bitbench.analysis.sequential import primary_metric_of
+from bitbench.analysis.sequential import get_primary_metric
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Record
@@ -42,7 +42,7 @@ def summarize_fleet_speeds(records: StudyRecords) -> MachineFactor | None:
             by_host[host].append(trial)
     if len(by_host) < 2:
         return None
-    logarithms = _relative_logarithms(records)
+    logarithms = _compute_relative_logarithms(records)
     machines: list[MachinePart] = []
     for name, trials in sorted(by_host.items()):
         measured = [logarithms[trial.id] for trial in trials if trial.id in logarithms]
@@ -52,9 +52,9 @@ def summarize_fleet_speeds(records: StudyRecords) -> MachineFactor | None:
     return MachineFactor(machines=tuple(machines))
 
 
-def _relative_logarithms(records: StudyRecords) -> dict[str, float]:
+def _compute_relative_logarithms(records: StudyRecords) -> dict[str, float]:
     """Return how much faster each trial was than the mean of its point, as a logarithm."""
-    primary_metric = primary_metric_of(records.plan)
+    primary_metric = get_primary_metric(records.plan)
     sign = 1.0 if primary_metric.higher_is_better else -1.0
     points: dict[Point, dict[str, float]] = defaultdict(dict)
     for trial in records.trials:

@@ -13,31 +13,31 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from bitbench.engines.registry import registered_engines_of
+from bitbench.engines.registry import load_study_engines
 from bitbench.features.fleet.cluster import (
     ClusterAddress,
     Place,
-    connected_cluster,
-    first_line,
+    connect_cluster,
+    get_first_line,
     list_places,
     make_actor,
     parse_cluster_address,
     require_places,
 )
 from bitbench.features.fleet.pace import ClusterPlanner
-from bitbench.planning.plan import estimator_of
+from bitbench.planning.plan import make_estimator
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import Writer
 from bitbench.records.lock import Lock
 from bitbench.records.quality import QualityMaterial
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.running.blocks import refuse_sections_of_one_machine, void_block
+from bitbench.running.blocks import refuse_sections_of_one_machine, revert_block
 from bitbench.running.group import Draft
 from bitbench.running.loop import Schedule, record_loop_result
 from bitbench.running.offers import Executor
 from bitbench.running.progress import BlockTask
 from bitbench.running.quality import QualityDraft
-from bitbench.running.runner import StudyRun, study_residence
+from bitbench.running.runner import StudyRun, make_residence
 from bitbench.running.trial import TrialDraft
 from bitbench.study.plan import Config
 from bitbench.util.errors import BitbenchError, FleetError, UsageError
@@ -93,7 +93,7 @@ class StudyDriver:
                 self._hosts_checked = time.monotonic()
                 self._look_at_nodes()
                 for host in self._hosts.values():
-                    self._hear(host)
+                    self._check_host(host)
                 self._require_hosts()
 
     def _require_hosts(self) -> None:
@@ -109,7 +109,7 @@ class StudyDriver:
         """Give work to each free host. Return False if nothing is running and nothing is left."""
         for host in self._hosts.values():
             if host.state == "ready" and host.line is None:
-                line = self._next_line(schedule, host.name)
+                line = self._find_next_line(schedule, host.name)
                 if line is not None:
                     self._order(schedule, host, line)
         is_busy = any(host.line is not None for host in self._hosts.values())
@@ -117,7 +117,7 @@ class StudyDriver:
 
     def _has_more(self, schedule: Schedule) -> bool:
         newest = schedule.lines.newest
-        if self._wanted_quality(schedule):
+        if self._list_quality_left(schedule):
             return True
         if any(self._is_left(schedule, line) for line in newest.values()):
             return True
@@ -127,9 +127,9 @@ class StudyDriver:
         return schedule.planner.decide(first_new) is not None
 
     def _is_left(self, schedule: Schedule, line: BlockLine) -> bool:
-        return line.event == "begun" and bool(schedule.progress.configs_left(line.block))
+        return line.event == "begun" and bool(schedule.progress.list_incomplete_configs(line.block))
 
-    def _next_line(self, schedule: Schedule, name: str) -> BlockLine | None:
+    def _find_next_line(self, schedule: Schedule, name: str) -> BlockLine | None:
         """Return a block for this host, or None. An interrupted block continues on its host as it
         was decided. If that host is gone, the block is voided and begins again."""
         assert isinstance(schedule.planner, ClusterPlanner)
@@ -145,7 +145,9 @@ class StudyDriver:
                 if line.host == name:
                     return line
                 if line.host not in names and is_complete:
-                    self._void(schedule, line, f"{line.host} is not among the nodes any more")
+                    self._clear_block(
+                        schedule, line, f"{line.host} is not among the nodes any more"
+                    )
                     line = None
             if line is None or line.event == "void":
                 if first_open is not None and schedule.planner.basis(block) > first_open:
@@ -156,25 +158,25 @@ class StudyDriver:
                 break
             if first_open is None and is_left:
                 first_open = block
-        if first_open is not None or not self._wanted_quality(schedule):
+        if first_open is not None or not self._list_quality_left(schedule):
             return None
         return BlockLine(block=0, attempt=0, event="begun", host=name, at="", rounds=0)
 
-    def _wanted_quality(self, schedule: Schedule) -> tuple[Config, ...]:
-        return tuple(filter(schedule.progress.wants_quality, self._study.plan.quality))
+    def _list_quality_left(self, schedule: Schedule) -> tuple[Config, ...]:
+        return tuple(filter(schedule.progress.is_quality_due, self._study.plan.quality))
 
     def _order(self, schedule: Schedule, host: Host, line: BlockLine) -> None:
         """Send the block to the host's actor."""
         from bitbench.features.fleet.host import BlockOrder
 
         assert isinstance(schedule.planner, ClusterPlanner)
-        task = schedule.task_of(line) if line.rounds else BlockTask(0, 0, frozenset())
-        quality = self._wanted_quality(schedule) if line.block == 0 else ()
+        task = schedule.make_task(line) if line.rounds else BlockTask(0, 0, frozenset())
+        quality = self._list_quality_left(schedule) if line.block == 0 else ()
         order = BlockOrder(
             task=task,
             seconds=schedule.planner.seconds(),
             quality=quality,
-            materials=self._materials_of(quality),
+            materials=self._collect_materials(quality),
             history=_list_history(schedule.trials, line.block),
             repeatable=schedule.repeatable,
         )
@@ -182,7 +184,7 @@ class StudyDriver:
         host.ids = {}
         host.results = host.actor.run.remote(order)
 
-    def _materials_of(self, configs: Collection[Config]) -> dict[str, QualityMaterial]:
+    def _collect_materials(self, configs: Collection[Config]) -> dict[str, QualityMaterial]:
         """Return the quality material of these configs by the name of the model."""
         names = {self._study.plan.variant(config.variant).model_name for config in configs}
         materials: dict[str, QualityMaterial] = {}
@@ -192,9 +194,9 @@ class StudyDriver:
                 materials[name] = material
         return materials
 
-    def _void(self, schedule: Schedule, line: BlockLine, cause: str) -> None:
+    def _clear_block(self, schedule: Schedule, line: BlockLine, cause: str) -> None:
         if line.rounds:
-            void_block(line, cause, schedule, self._writer)
+            revert_block(line, cause, schedule, self._writer)
 
     # Results
 
@@ -210,10 +212,10 @@ class StudyDriver:
             try:
                 result, logs = self._ray.get(next(results))
             except StopIteration:
-                self._lose(host, "it ended without an end")
+                self._drop_host(host, "it ended without an end")
             except self._ray.exceptions.RayError as error:
                 # The actor died, or bitbench's own code raised an error there.
-                self._lose(host, first_line(error))
+                self._drop_host(host, get_first_line(error))
             else:
                 self._write(host, result, logs)
 
@@ -227,7 +229,7 @@ class StudyDriver:
             if host.line.rounds:
                 rounds = self._count_rounds(host.line.block)
                 ended = self._schedule.lines.end(host.line, rounds, result.seconds)
-                self._schedule.begin(self._schedule.task_of(ended))
+                self._schedule.begin(self._schedule.make_task(ended))
             host.line = None
             host.losses = 0
             self._study.copy_records()
@@ -237,7 +239,7 @@ class StudyDriver:
                 host.ids[name] = self._writer.new_instance()[0]
             self._writer.append_log(host.ids[name], content)
         record_loop_result(
-            _with_study_ids(result, host), self._schedule, self._writer, self._study.observer
+            _replace_instance_ids(result, host), self._schedule, self._writer, self._study.observer
         )
 
     def _count_rounds(self, block: int) -> int:
@@ -260,7 +262,7 @@ class StudyDriver:
             (place.node_id, place.slot): place for place in list_places(self._ray, self._address)
         }
         for key in [key for key in self._hosts if key not in places]:
-            self._lose(self._hosts.pop(key), "Ray says that its node is dead")
+            self._drop_host(self._hosts.pop(key), "Ray says that its node is dead")
         for key, place in places.items():
             host = self._hosts.setdefault(key, Host(place, place.name))
             if host.state == "away" and time.monotonic() > host.until:
@@ -280,7 +282,7 @@ class StudyDriver:
         host.state = "asked"
         host.until = time.monotonic() + START_S
 
-    def _hear(self, host: Host) -> None:
+    def _check_host(self, host: Host) -> None:
         """Take the host's sign of life, and admit a new host when it is prepared."""
         if host.actor is None:
             return
@@ -293,20 +295,20 @@ class StudyDriver:
             if host.sign is None and time.monotonic() > host.signed + SIGN_S:
                 host.sign = host.actor.sign.remote()
             if host.state == "asked" and self._is_there(host.lock):
-                self._admit(host, self._ray.get(host.lock))
+                self._enable_host(host, self._ray.get(host.lock))
             if time.monotonic() > host.until:
-                self._lose(host, "it gives no sign of life")
+                self._drop_host(host, "it gives no sign of life")
         except self._ray.exceptions.RayTaskError as error:
             # bitbench's own code says why it cannot work there.
             is_final = isinstance(error.cause, BitbenchError)
-            self._lose(host, first_line(error.cause), for_good=is_final)
+            self._drop_host(host, get_first_line(error.cause), for_good=is_final)
         except self._ray.exceptions.RayError as error:
-            self._lose(host, first_line(error))
+            self._drop_host(host, get_first_line(error))
 
     def _is_there(self, future: Any) -> bool:
         return bool(self._ray.wait([future], timeout=0)[0])
 
-    def _admit(self, host: Host, lock: Lock) -> None:
+    def _enable_host(self, host: Host, lock: Lock) -> None:
         """Let the host take part. The first one sets the study's class of machine, and a host that
         differs in relevant facts is left out."""
         gpus = lock.host.accelerators
@@ -322,7 +324,7 @@ class StudyDriver:
             self._study.observer.warn(
                 f"{host.name} is not set up like the others: {'; '.join(changes)}"
             )
-            self._leave(host, for_good=True)
+            self._release_host(host, for_good=True)
             return
         hosts = {**self._lock.hosts, host.name: lock.host}
         self._lock = self._lock.model_copy(update={"hosts": hosts})
@@ -331,27 +333,27 @@ class StudyDriver:
 
     def _begin_schedule(self) -> None:
         study = self._study
-        study.quality_kits(self._writer)
+        study.make_quality_kits(self._writer)
 
-        residence = study_residence(study.plan, study.at)
+        residence = make_residence(study.plan, study.at)
 
         def make_planner(lines: BlockLines) -> ClusterPlanner:
-            estimator = estimator_of(study.plan, study.at)
+            estimator = make_estimator(study.plan, study.at)
             return ClusterPlanner(study.plan, estimator, residence, max(1, len(self._hosts)), lines)
 
         self._schedule = Schedule(study.plan, make_planner, residence, study.folder)
         study.observer.study_started(study.plan, self._schedule.measured)
 
-    def _lose(self, host: Host, cause: str, *, for_good: bool = False) -> None:
+    def _drop_host(self, host: Host, cause: str, *, for_good: bool = False) -> None:
         """Give up the host's block, and the host itself for a while or for good."""
         line = host.line
         host.losses += 1
         self._study.observer.warn(f"{host.name} was lost: {cause}")
-        self._leave(host, for_good=for_good or host.losses >= MOST_LOSSES)
+        self._release_host(host, for_good=for_good or host.losses >= MOST_LOSSES)
         if line is not None and self._schedule is not None:
-            self._void(self._schedule, line, f"{host.name} was lost: {cause}")
+            self._clear_block(self._schedule, line, f"{host.name} was lost: {cause}")
 
-    def _leave(self, host: Host, *, for_good: bool) -> None:
+    def _release_host(self, host: Host, *, for_good: bool) -> None:
         """End the host's actor."""
         if host.actor is not None:
             self._ray.kill(host.actor, no_restart=True)
@@ -360,7 +362,7 @@ class StudyDriver:
         host.until = time.monotonic() + AWAY_S
 
 
-def _with_study_ids(draft: Draft, host: Host) -> Draft:
+def _replace_instance_ids(draft: Draft, host: Host) -> Draft:
     """Return the draft with the instance ids of the study."""
     if isinstance(draft, InstanceRecord):
         name = host.ids[draft.id]
@@ -389,22 +391,22 @@ def _list_history(trials: Collection[TrialRecord], block: int) -> tuple[TrialRec
 
 def ray_executor(cluster: str) -> Executor:
     """Return the function that `run --on` calls. Raise UsageError for a bad address."""
-    return partial(_drive, parse_cluster_address(cluster))
+    return partial(_run_on_cluster, parse_cluster_address(cluster))
 
 
-def _drive(address: ClusterAddress, study: StudyRun) -> None:
+def _run_on_cluster(address: ClusterAddress, study: StudyRun) -> None:
     if address.per_gpu and study.at.device == "cpu":
         raise UsageError(
             "a block per GPU needs engines on GPUs; `bitbench doctor` says what is usable here"
         )
     _refuse_one_machine_study(study)
-    with study.folder.writing() as writer, connected_cluster(address) as ray:
+    with study.folder.open_writer() as writer, connect_cluster(address) as ray:
         StudyDriver(ray, address, study, writer).run()
 
 
 def _refuse_one_machine_study(study: StudyRun) -> None:
     """Raise UsageError if the study needs a single machine."""
-    engines = registered_engines_of(study.plan.study)
+    engines = load_study_engines(study.plan.study)
     for setup in study.plan.study.engines:
         engine = engines[setup.engine]
         if engine.environment is None and not engine.can_freeze(setup):

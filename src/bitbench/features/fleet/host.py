@@ -24,12 +24,12 @@ from bitbench.running.group import Draft, run_group
 from bitbench.running.offers import LogObserver
 from bitbench.running.progress import BlockTask, Progress, Recorded
 from bitbench.running.quality import QualityKit
-from bitbench.running.runner import resolve_run, run_context, run_kit_maker, study_residence
+from bitbench.running.runner import make_residence, resolve_run, run_context, run_kit_maker
 from bitbench.running.trial import RunContext, TrialDraft
 from bitbench.study.environment import Device
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
-from bitbench.study.study_file import StudySource, study_file_text
+from bitbench.study.study_file import StudySource, format_study
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder, read_bytes
 
@@ -89,7 +89,7 @@ class BlockHost:
     def prepare(self) -> Lock:
         """Return the resolved study, which shows whether this node is set up like the others."""
         observer = LogObserver()
-        source = StudySource(self._study, study_file_text(self._study), self._folder)
+        source = StudySource(self._study, format_study(self._study), self._folder)
         self._plan = ready_plan(source, self._store, self._workplace, observer)
         self._load.__enter__()
         self._context = run_context(
@@ -114,9 +114,9 @@ class BlockHost:
 
     def _drafts(self, order: BlockOrder, logs: "_Logs") -> Iterator[Draft]:
         """Yield the results of a block, then the quality results."""
-        run = self._context_for(order)
+        run = self._make_context(order)
         progress = Progress(run.plan, order.repeatable)
-        residence = study_residence(run.plan, self._workplace)
+        residence = make_residence(run.plan, self._workplace)
         timed = TimedBlock(order.task, order.seconds)
 
         def add(record: Recorded) -> None:
@@ -129,30 +129,33 @@ class BlockHost:
         progress.begin(timed.task)
         for trial in order.history:
             add(trial)
-        while group := progress.next_group(order.task.block, residence) or progress.next_quality():
+        while (
+            group := progress.next_group(order.task.block, residence)
+            or progress.find_next_quality()
+        ):
             results = 0
             for draft in run_group(group, run, progress, logs.new_instance):
                 record = draft if isinstance(draft, InstanceRecord) else draft.record
                 add(record)
                 results += record is not draft
-                yield _without_files(draft)
+                yield _include_rows(draft)
             if results == 0:
                 raise StoreError(f"{group.name} left no result")
 
-    def _context_for(self, order: BlockOrder) -> RunContext:
+    def _make_context(self, order: BlockOrder) -> RunContext:
         plan = self._plan.model_copy(update={"quality": order.quality})
         kits: dict[str, QualityKit] = {}
         if plan.study.quality is not None and order.quality:
             maker = run_kit_maker(plan.study, self._store, self._folder, self._workplace.home)
             for variant in {plan.variant(config.variant) for config in order.quality}:
                 material = order.materials[variant.model_name]
-                kits[variant.model] = maker.kit_of(material, variant.model, plan.study.quality)
+                kits[variant.model] = maker.make_kit(material, variant.model, plan.study.quality)
         return replace(self._context, plan=plan, quality=kits)
 
 
-def _without_files(draft: Draft) -> Draft:
+def _include_rows(draft: Draft) -> Draft:
     if isinstance(draft, TrialDraft) and draft.rows is not None:
-        return replace(draft, rows=draft.rows.packed())
+        return replace(draft, rows=draft.rows.load_parts())
     return draft
 
 

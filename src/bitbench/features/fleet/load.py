@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from bitbench.features.fleet.cluster import (
     ClusterAddress,
-    connected_cluster,
-    first_line,
+    connect_cluster,
+    get_first_line,
     make_actor,
     parse_cluster_address,
     require_places,
@@ -80,7 +80,7 @@ class RayLoadClient:
     def __enter__(self) -> Self:
         """Connect the machines. Raise FleetError or LoadError if one does not answer, since its
         part of the requests would be missing."""
-        self._ray = self._stack.enter_context(connected_cluster(self._address))
+        self._ray = self._stack.enter_context(connect_cluster(self._address))
         try:
             self._start_hosts()
         except BaseException:
@@ -176,11 +176,11 @@ class RayLoadClient:
             return self._ray.get(future, timeout=timeout_s)
         except self._ray.exceptions.RayTaskError as error:
             raise LoadError(
-                f"{name} cannot send its part of the requests: {first_line(error.cause)}"
+                f"{name} cannot send its part of the requests: {get_first_line(error.cause)}"
             ) from None
         except self._ray.exceptions.RayError as error:
             raise LoadError(
-                f"the machine {name} was lost ({first_line(error)}); "
+                f"the machine {name} was lost ({get_first_line(error)}); "
                 "the same command with --into resumes"
             ) from None
 

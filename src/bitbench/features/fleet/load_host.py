@@ -69,7 +69,7 @@ class LoadHost:
                 choose_zero=self._choose_zero,
                 on_snapshots=self._note,
             )
-            return replace(result, rows=result.rows.packed())
+            return replace(result, rows=result.rows.load_parts())
         finally:  # here, since `state` is called before the next job begins
             self._ready.clear()
             self._go.clear()

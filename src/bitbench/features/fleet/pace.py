@@ -30,7 +30,7 @@ class ClusterPlanner(BlockPlanner):
         super().__init__(plan, estimator, residence, at_once=nodes)
         self._nodes = nodes
         self._lines = lines
-        self._wall_began = time.monotonic() - sum(self._block_seconds()) / nodes
+        self._wall_began = time.monotonic() - sum(self._list_block_seconds()) / nodes
 
     def decide(self, block: int) -> BlockTask | None:
         """Return the task of a block, or None to end. Without a budget it is planned as on one
@@ -42,7 +42,7 @@ class ClusterPlanner(BlockPlanner):
             return None
         points = self.open_points(block)
         is_in_any_case = block < max(starts.min, LEAST_WAVES * self._nodes)
-        fits = max(self._block_seconds(), default=0.0) <= self._wall_left_s()
+        fits = max(self._list_block_seconds(), default=0.0) <= self._compute_wall_left_s()
         if not is_in_any_case and not (points and fits):
             return None
         return BlockTask(block, self._measure.trials.max, points)
@@ -52,12 +52,12 @@ class ClusterPlanner(BlockPlanner):
         if self._measure.budget is None:
             return None
         waves = max(LEAST_WAVES, ceil(self._measure.starts.min / self._nodes))
-        return max(0.0, min(self._measure.budget / waves, self._wall_left_s()))
+        return max(0.0, min(self._measure.budget / waves, self._compute_wall_left_s()))
 
-    def _block_seconds(self) -> list[float]:
+    def _list_block_seconds(self) -> list[float]:
         return [line.seconds for line in self._lines.newest.values() if line.seconds is not None]
 
-    def _wall_left_s(self) -> float:
+    def _compute_wall_left_s(self) -> float:
         return (self._measure.budget or 0.0) - (time.monotonic() - self._wall_began)
 
 

@@ -15,12 +15,12 @@ from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson
 from bitbench.cli.plan import (
     MOST_LINES,
-    indented_plan_names,
-    plan_counts_text,
-    plan_exit_code,
-    plan_labels,
-    plan_runs_text,
-    plan_uses_table,
+    build_plan_uses_table,
+    format_plan_counts,
+    format_plan_runs,
+    get_plan_exit_code,
+    indent_plan_names,
+    make_plan_labels,
     show_plan_commands,
     show_plan_heading,
     show_plan_tables,
@@ -34,7 +34,7 @@ from bitbench.features.gpu_plan.devices import (
     DevicePlan,
     GpuPlanAnswer,
 )
-from bitbench.features.gpu_plan.devices import gpu_plan_device_class as class_called
+from bitbench.features.gpu_plan.devices import get_device_class as class_called
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import Amount
 from bitbench.reports.labels import Labels
@@ -51,18 +51,18 @@ def show_plan_gpu(answer: GpuPlanAnswer, source: StudySource) -> None:
     plan = answer.plan
     on_device = answer.on_device
     console = Terminal()
-    labels = plan_labels(plan)
+    labels = make_plan_labels(plan)
     show_plan_heading(console, plan, labels)
-    console.print(_device(on_device.device))
+    console.print(_format_device(on_device.device))
     show_plan_tables(console, plan, labels)
-    for part in (*_needs(on_device, labels, console.width), *_remarks(on_device, labels)):
+    for part in (*_iter_needs(on_device, labels, console.width), *_iter_remarks(on_device, labels)):
         console.print(part)
-    console.print(plan_uses_table(source))
-    console.print(_amount(plan, answer.amount, on_device))
+    console.print(build_plan_uses_table(source))
+    console.print(_format_amount(plan, answer.amount, on_device))
     show_plan_commands(console, "Needed there before `bitbench run`:", answer.before_run)
 
 
-def _device(device: DeviceClass) -> str:
+def _format_device(device: DeviceClass) -> str:
     return (
         f"On {device.name}: {device.title}, compute capability {device.capability}, "
         f"{show_bytes(device.memory_bytes)}, {device.read_bytes_per_s / 1e9:,.0f} GB/s, "
@@ -70,7 +70,7 @@ def _device(device: DeviceClass) -> str:
     )
 
 
-def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
+def _iter_needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
     """Yield a table with the memory of each config, how it adds up, and the expected kernels."""
     has_several = any(need.use.devices > 1 for need in on_device.needs)
     titles = ["weights\neach", "KV of one\nrequest", "needed\neach", "may take"]
@@ -86,7 +86,7 @@ def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[Render
         cells = ["\n".join(wrap(labels[need.config], max(label_width, 1)))]
         if has_several:
             cells.append(str(need.use.devices))
-        cells += map(show_bytes, _sizes(need))
+        cells += map(show_bytes, _list_sizes(need))
         table.add_row(*cells, style="" if need.fits else "yellow")
     left = len(on_device.needs) - MOST_LINES
     if left > 0:
@@ -99,15 +99,15 @@ def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[Render
         kernels.setdefault(need.kernel or "unknown", []).append(labels[need.config])
     for kernel, configs in kernels.items():
         yield Text(f"kernel expected: {kernel}")
-        yield indented_plan_names(configs)
+        yield indent_plan_names(configs)
 
 
-def _sizes(need: DeviceNeed) -> tuple[int | None, ...]:
+def _list_sizes(need: DeviceNeed) -> tuple[int | None, ...]:
     weights = None if need.weight_bytes is None else math.ceil(need.weight_bytes / need.use.devices)
     return weights, need.request_kv_bytes, need.needed_bytes, need.room_bytes
 
 
-def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
+def _iter_remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
     """Yield the requests that wait, the workloads that need other setups, and the unknown times."""
     waiting: dict[str, list[str]] = {}
     for need in on_device.needs:
@@ -117,7 +117,7 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
         yield Text.assemble(
             ("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once."
         )
-        yield indented_plan_names(configs)
+        yield indent_plan_names(configs)
     partly: list[str] = []
     for need in on_device.needs:
         # Without a context length the engine reserves room for the longest request.
@@ -130,19 +130,19 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
             "fails there on the short ones, too; "
             "give the long ones a setup of their own with max-model-len.",
         )
-        yield indented_plan_names(partly)
+        yield indent_plan_names(partly)
     if on_device.untimed:
         yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
-        yield indented_plan_names(labels[config] for config in on_device.untimed)
+        yield indent_plan_names(labels[config] for config in on_device.untimed)
 
 
-def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
+def _format_amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
     devices = f"{on_device.devices} × {on_device.device.title}"
     return (
-        f"{plan_runs_text(plan)} in {show_about(*on_device.seconds)} on {devices} "
+        f"{format_plan_runs(plan)} in {show_about(*on_device.seconds)} on {devices} "
         "(an estimate: at the roofline, and at half of it with 4 ms per step; without downloads, "
         "the creation of variants and what devices tell each other): "
-        f"{plan_counts_text(plan, amount)}"
+        f"{format_plan_counts(plan, amount)}"
     )
 
 
@@ -163,7 +163,7 @@ def plan_gpu(
     hours by roofline. Runs nothing, and measures nothing. Exit code 3: every point is refused.
     """
     answer = compute_gpu_plan(study, class_called(device_class), Workplace())
-    code = plan_exit_code(answer.plan)
+    code = get_plan_exit_code(answer.plan)
     if as_json:
         end_with_json("plan-gpu", answer, code)
     show_plan_gpu(answer, StudySource.of(study))

@@ -11,33 +11,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bitbench.engines.registry import registered_engines_of
+from bitbench.engines.registry import load_study_engines
 from bitbench.features.gpu_plan.devices import (
     DeviceClass,
     DeviceNeed,
     DevicePlan,
     DeviceUse,
     GpuPlanAnswer,
-    gpu_plan_device_use,
+    make_device_use,
 )
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.compatibility import look_up_compatibility
 from bitbench.planning.estimate import ASSUMED_SCORE_OVERHEAD_S, estimate_written_tokens
-from bitbench.planning.plan import amount_of, estimator_of, plan_study_source
-from bitbench.planning.readiness import Readiness, readiness_environments, readiness_packages
+from bitbench.planning.plan import estimate_study_size, make_estimator, plan_study_source
+from bitbench.planning.readiness import Readiness, list_needed_environments, list_needed_packages
 from bitbench.planning.variants import VariantStore
 from bitbench.study.model_cost import (
     StepCost,
-    decode_cost,
-    expected_weight_bytes,
-    prefill_cost,
-    why_cost_unknown,
+    compute_decode_cost,
+    compute_prefill_cost,
+    estimate_weight_bytes,
+    explain_unknown_cost,
 )
 from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Workload, typical_length
+from bitbench.study.workload import Workload, get_typical_length
 from bitbench.util.units import show_bytes
 
 # The CUDA context, the activations of one step, and captured graphs. A rough value.
@@ -61,14 +61,16 @@ def compute_gpu_plan(
     commands that are needed there first."""
     source = StudySource.of(study)
     store = VariantStore(workplace.home, source.folder)
-    engines = registered_engines_of(source.study)
+    engines = load_study_engines(source.study)
     start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
     whole_plan = plan_study_source(source, store, workplace, device.compute_capability)
     plan, on_device = _plan_on_device(whole_plan, device, start_s)
-    names = sorted({*readiness_environments(plan), *store.makers(plan)})
+    names = sorted({*list_needed_environments(plan), *store.list_makers(plan)})
     missing = dict.fromkeys(names, _NOT_THIS_MACHINE)
-    ready = Readiness(missing, tuple(store.missing_models(plan)), packages=readiness_packages(plan))
-    amount = amount_of(plan, estimator_of(plan, workplace))
+    ready = Readiness(
+        missing, tuple(store.missing_models(plan)), packages=list_needed_packages(plan)
+    )
+    amount = estimate_study_size(plan, make_estimator(plan, workplace))
     return GpuPlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
@@ -104,13 +106,13 @@ class _Fit:
     def needed_bytes(self, workload: Workload, devices: int | None = None) -> int | None:
         """Return the bytes on each device for one request at full length, since others may wait.
         Return None if a size is unknown."""
-        kv_bytes = self.kv_bytes(self.room_for(workload), devices)
+        kv_bytes = self.kv_bytes(self.count_reserved_tokens(workload), devices)
         if self.weight_bytes is None or kv_bytes is None:
             return None
         weight_bytes = math.ceil(self.weight_bytes / (devices or self.use.devices))
         return weight_bytes + kv_bytes + ASSUMED_OVERHEAD_BYTES
 
-    def room_for(self, workload: Workload) -> int:
+    def count_reserved_tokens(self, workload: Workload) -> int:
         """Return the tokens that are reserved for one request."""
         return max(workload.context_tokens, self.use.context_tokens or 0)
 
@@ -124,7 +126,7 @@ class _Fit:
         request_bytes = self.kv_bytes(workload.context_tokens)
         if needed_bytes is None or request_bytes is None:
             return False
-        reserved_bytes = self.kv_bytes(self.room_for(workload)) or 0
+        reserved_bytes = self.kv_bytes(self.count_reserved_tokens(workload)) or 0
         cache_bytes = max(workload.concurrency * request_bytes, reserved_bytes)
         return needed_bytes - reserved_bytes + cache_bytes > self.room_bytes
 
@@ -132,7 +134,7 @@ class _Fit:
         """Return why the workload does not fit, and how many devices would be enough."""
         needed = self.needed_bytes(workload) or 0
         weights = math.ceil((self.weight_bytes or 0) / self.use.devices)
-        tokens = self.room_for(workload)
+        tokens = self.count_reserved_tokens(workload)
         enough = 2 * self.use.devices
         while enough <= _MOST_DEVICES and not self.fits(workload, enough):
             enough *= 2
@@ -156,15 +158,15 @@ def _plan_on_device(
     fits: dict[Config, _Fit] = {}
     for config in plan.configs:
         if plan.variant(config.variant).form is not None:
-            fits[config] = _fit(plan, config, device)
+            fits[config] = _make_fit(plan, config, device)
     limited = _refuse_what_does_not_fit(plan, fits)
     times = _Times(limited, fits, start_s)
     fitting = [config for config in limited.configs if config in fits]
     return limited, DevicePlan(
         device=device,
         devices=max((fits[config].use.devices for config in fitting), default=1),
-        needs=tuple(_need(plan, limited, config, fit) for config, fit in fits.items()),
-        seconds=(times.total_s(most=False), times.total_s(most=True)),
+        needs=tuple(_make_need(plan, limited, config, fit) for config, fit in fits.items()),
+        seconds=(times.estimate_total_s(most=False), times.estimate_total_s(most=True)),
         untimed=tuple(config for config in fitting if not times.knows(config)),
     )
 
@@ -203,20 +205,18 @@ def _refuse_what_does_not_fit(plan: Plan, fits: Mapping[Config, _Fit]) -> Plan:
     )
 
 
-def _fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
+def _make_fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
     variant = plan.variant(config.variant)
     weight_bytes = variant.weight_bytes
     if weight_bytes is None and variant.form:
-        weight_bytes = expected_weight_bytes(variant.facts, variant.form)
-    return _Fit(
-        variant, gpu_plan_device_use(plan.study.engine(config.engine)), device, weight_bytes
-    )
+        weight_bytes = estimate_weight_bytes(variant.facts, variant.form)
+    return _Fit(variant, make_device_use(plan.study.engine(config.engine)), device, weight_bytes)
 
 
-def _need(plan: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
+def _make_need(plan: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
     """Return the need at the longest workload that fits, or else at the shortest one."""
-    workloads = _workloads_of(config, plan)
-    running = _workloads_of(config, limited)
+    workloads = _list_workloads(config, plan)
+    running = _list_workloads(config, limited)
     sized = None
     if running:
         sized = max(reversed(running), key=lambda workload: workload.context_tokens)
@@ -225,9 +225,9 @@ def _need(plan: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
     return DeviceNeed(
         config=config,
         use=fit.use,
-        kernel=_kernel(fit, plan.study.engine(config.engine)),
+        kernel=_find_kernel(fit, plan.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
-        request_kv_bytes=None if sized is None else fit.kv_bytes(fit.room_for(sized)),
+        request_kv_bytes=None if sized is None else fit.kv_bytes(fit.count_reserved_tokens(sized)),
         needed_bytes=None if sized is None else fit.needed_bytes(sized),
         room_bytes=fit.room_bytes,
         fits=bool(running) or not workloads,
@@ -236,11 +236,11 @@ def _need(plan: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
     )
 
 
-def _workloads_of(config: Config, plan: Plan) -> list[Workload]:
+def _list_workloads(config: Config, plan: Plan) -> list[Workload]:
     return [plan.study.workload(point.workload) for point in plan.points if point.config == config]
 
 
-def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
+def _find_kernel(fit: _Fit, setup: EngineSetup) -> str | None:
     """Return the kernel that the study chooses, or else the expected one. None if it is unknown."""
     for name in _CHOOSING_KERNELS:
         if name in setup.args:
@@ -273,9 +273,9 @@ class _Times:
     def knows(self, config: Config) -> bool:
         """Return True if the cost of a step is known."""
         fit = self._fits[config]
-        return fit.weight_bytes is not None and why_cost_unknown(fit.variant.facts) is None
+        return fit.weight_bytes is not None and explain_unknown_cost(fit.variant.facts) is None
 
-    def total_s(self, *, most: bool) -> float:
+    def estimate_total_s(self, *, most: bool) -> float:
         """Return the seconds of the whole plan, but at most its budget. Configs that are expected
         to fail do not count."""
         plan = self._plan
@@ -295,13 +295,13 @@ class _Times:
                 timed.add(point.config)
                 one_each_s += self._trial_s(point, workload, most=most)
                 warm_ups_s += self._trial_s(point, workload.warm_up, most=most)
-        starting_s = sum(self._starting_s(config) for config in timed)
-        once_s = sum(self._starting_s(config) for config in set(plan.configs) - timed)
-        scoring_s = sum(self._scoring_s(config, most=most) for config in plan.quality)
+        starting_s = sum(self._estimate_starting_s(config) for config in timed)
+        once_s = sum(self._estimate_starting_s(config) for config in set(plan.configs) - timed)
+        scoring_s = sum(self._estimate_scoring_s(config, most=most) for config in plan.quality)
         total_s = starts * (starting_s + warm_ups_s + trials * one_each_s) + once_s + scoring_s
         return total_s if measure.budget is None else min(total_s, measure.budget)
 
-    def _starting_s(self, config: Config) -> float:
+    def _estimate_starting_s(self, config: Config) -> float:
         loading_s = 0.0
         if config in self._fits:
             loading_s = (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S
@@ -311,31 +311,33 @@ class _Times:
         if point.config not in self._fits or not self.knows(point.config):
             return 0.0
         fit = self._fits[point.config]
-        input_tokens = typical_length(workload.input_tokens)
-        output_tokens = typical_length(workload.output_tokens)
+        input_tokens = get_typical_length(workload.input_tokens)
+        output_tokens = get_typical_length(workload.output_tokens)
         middle = input_tokens + output_tokens / 2
         facts = fit.variant.facts
         weight_bytes = fit.weight_bytes or 0
         batch = workload.concurrency
         kv = facts.kv_bytes_per_token(fit.use.kv_value_bytes)
-        prefill = prefill_cost(facts, weight_bytes, batch, input_tokens, kv)
-        decode = decode_cost(facts, weight_bytes, batch, middle, kv)
-        prefill_s = _step_s(prefill, fit, most=most)
-        decode_s = _step_s(decode, fit, most=most)
+        prefill = compute_prefill_cost(facts, weight_bytes, batch, input_tokens, kv)
+        decode = compute_decode_cost(facts, weight_bytes, batch, middle, kv)
+        prefill_s = _estimate_step_s(prefill, fit, most=most)
+        decode_s = _estimate_step_s(decode, fit, most=most)
         rounds = (workload.request_count or 0) / batch
         return max(rounds * (prefill_s + output_tokens * decode_s), workload.duration or 0.0)
 
-    def _scoring_s(self, config: Config, *, most: bool) -> float:
+    def _estimate_scoring_s(self, config: Config, *, most: bool) -> float:
         quality = self._plan.study.quality
         if quality is None or config not in self._fits or not self.knows(config):
             return 0.0
         fit = self._fits[config]
-        step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
+        step = compute_decode_cost(
+            fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens
+        )
         score_s = quality.windows * quality.window_tokens * ASSUMED_SCORE_OVERHEAD_S
-        return score_s + estimate_written_tokens(quality) * _step_s(step, fit, most=most)
+        return score_s + estimate_written_tokens(quality) * _estimate_step_s(step, fit, most=most)
 
 
-def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:
+def _estimate_step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:
     """Return the seconds of a step, with reads and arithmetic at the same time. Communication
     between devices does not count."""
     device = fit.device

@@ -5,14 +5,18 @@ from pathlib import Path
 
 import yaml
 
-from bitbench.engines.options import pipeline_parallel_size, spelled_arguments, tensor_parallel_size
+from bitbench.engines.options import (
+    normalize_arguments,
+    pipeline_parallel_size,
+    tensor_parallel_size,
+)
 from bitbench.planning.plan import PlanAnswer
 from bitbench.study.base import Bytes, Record
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Config
 from bitbench.study.study import EngineSetup
 from bitbench.util.errors import UsageError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 
 class DeviceClass(Record):
@@ -82,11 +86,11 @@ DEVICE_CLASSES = {
 }
 
 
-def gpu_plan_device_class(name: str) -> DeviceClass:
+def get_device_class(name: str) -> DeviceClass:
     """Return the GPU of this name. Raise UsageError with the known names."""
     if name not in DEVICE_CLASSES:
         raise UsageError(
-            f"--device-class {name}: {did_you_mean(name, DEVICE_CLASSES)}"
+            f"--device-class {name}: {suggest_name(name, DEVICE_CLASSES)}"
             f"known are {', '.join(DEVICE_CLASSES)}"
         )
     return DEVICE_CLASSES[name]
@@ -98,9 +102,9 @@ _KV_TYPE = "kv-cache-dtype"
 DEFAULT_SHARE = 0.92  # vLLM's default, other engines leave about as much free
 
 
-def gpu_plan_device_use(setup: EngineSetup) -> DeviceUse:
+def make_device_use(setup: EngineSetup) -> DeviceUse:
     """Return how a setup uses devices, by its engine arguments."""
-    args = spelled_arguments(setup.args)
+    args = normalize_arguments(setup.args)
     share = next((args[name] for name in _SHARE if name in args), DEFAULT_SHARE)
     is_share = isinstance(share, int | float) and 0 < share <= 1
     kv_type = str(args.get(_KV_TYPE, setup.kv_cache or ""))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.terminal import Terminal
-from bitbench.features.history.history import history_below, history_document
+from bitbench.features.history.history import build_history_document, collect_history
 from bitbench.reports.document.terminal import render_whole_in_terminal
 
 
@@ -24,4 +24,6 @@ def history(
     ] = None,
 ) -> None:
     """Show one metric over past studies and what changed."""
-    render_whole_in_terminal(history_document(history_below(folder, point, metric)), Terminal())
+    render_whole_in_terminal(
+        build_history_document(collect_history(folder, point, metric)), Terminal()
+    )

@@ -4,34 +4,34 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from bitbench.analysis.absolute import metric_estimates
-from bitbench.analysis.changes import Pair, changes_between, metric_of_change
+from bitbench.analysis.absolute import estimate_metric
+from bitbench.analysis.changes import Pair, make_changes_between_studies, parse_change_metric
 from bitbench.analysis.results.comparison import ComparedPoint, Difference
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import (
     SHAPE,
-    compared_points,
-    study_cache_differences,
-    study_differences,
+    collect_cache_differences,
+    collect_study_differences,
+    list_compared_points,
 )
-from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
+from bitbench.analysis.summarize import collect_samples, collect_values_by_start
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.document.model import Document, Name, Phrase, Section, Table
-from bitbench.reports.document.numbers import estimated, percent, quantity_unit, times
+from bitbench.reports.document.numbers import find_unit, format_percent, make_ratio, to_quantity
 from bitbench.reports.document.words import (
     Shown,
     Words,
+    build_table,
     bullets,
-    listing,
-    name_phrases,
-    number_column,
+    format_list,
+    list_names,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     paragraph,
-    ratio_column,
     say,
-    table,
-    words_column,
 )
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
@@ -66,7 +66,7 @@ class History(Record):
     other_shape: tuple[str, ...] = ()  # folders whose workload of this name has another shape
 
 
-def history_below(folder: Path, point: str, metric: str | None = None) -> History:
+def collect_history(folder: Path, point: str, metric: str | None = None) -> History:
     """Return a metric of a point over all studies below a folder. `point` is "variant @ engine /
     workload" or a unique part of it. The default metric is the newest study's primary metric."""
     records: list[StudyRecords] = []
@@ -80,7 +80,7 @@ def history_below(folder: Path, point: str, metric: str | None = None) -> Histor
             "give one that contains folders filled by `bitbench run`"
         )
     records.sort(key=lambda study: (study.lock.created_at or "", study.name))
-    metric = metric_of_change(metric or records[-1].study.measure.metric)
+    metric = parse_change_metric(metric or records[-1].study.measure.metric)
     return history(find_point_for_history(point, records), metric, records)
 
 
@@ -121,13 +121,13 @@ def history(point: Point, metric: str, studies: Sequence[StudyRecords]) -> Histo
     for records in with_point:
         if not _is_alike(point, records, newest):
             other_shape.append(records.name)
-        elif sample_values_by_start(records, metric)[point]:
+        elif collect_values_by_start(records, metric)[point]:
             measured.append(records)
         else:
             without_result.append(records.name)
-    points = [_entry(point, metric, records, confidence) for records in measured[:1]]
+    points = [_make_entry(point, metric, records, confidence) for records in measured[:1]]
     for before, after in pairwise(measured):
-        points.append(_later_entry(point, metric, before, after, confidence))
+        points.append(_make_later_entry(point, metric, before, after, confidence))
     return History(
         point=point,
         metric=metric,
@@ -145,92 +145,94 @@ def _is_alike(point: Point, records: StudyRecords, other: StudyRecords) -> bool:
     return all(getattr(workload, part) == getattr(other_workload, part) for part in SHAPE)
 
 
-def _entry(point: Point, metric: str, records: StudyRecords, confidence: float) -> HistoryPoint:
-    estimates = metric_estimates(samples_by_point(records), metric, confidence)
+def _make_entry(
+    point: Point, metric: str, records: StudyRecords, confidence: float
+) -> HistoryPoint:
+    estimates = estimate_metric(collect_samples(records), metric, confidence)
     return HistoryPoint(
         folder=records.name, started_at=records.lock.created_at, estimate=estimates[point]
     )
 
 
-def _later_entry(
+def _make_later_entry(
     point: Point, metric: str, before: StudyRecords, after: StudyRecords, confidence: float
 ) -> HistoryPoint:
     """Return the entry with the verdict of `compare` on these two studies, and their changes."""
     common = [other for other in before.plan.points if other in set(after.plan.points)]
     pairs = [Pair(other, other) for other in common if _is_alike(other, before, after)]
-    cached = study_cache_differences((before, after), pairs)
-    moves = compared_points(
-        pairs, changes_between(before, after), metric, confidence, undecided=cached
+    cached = collect_cache_differences((before, after), pairs)
+    moves = list_compared_points(
+        pairs, make_changes_between_studies(before, after), metric, confidence, undecided=cached
     )
-    changes, _ = study_differences(before, after, [(point.config, point.config)])
+    changes, _ = collect_study_differences(before, after, [(point.config, point.config)])
     move = next(move for move in moves if move.candidate == point)
-    return _entry(point, metric, after, confidence).model_copy(
+    return _make_entry(point, metric, after, confidence).model_copy(
         update={"move": move, "changes": tuple(changes)}
     )
 
 
-def history_document(history: History) -> Document:
+def build_history_document(history: History) -> Document:
     """Return the page that answers `bitbench history`."""
     title = say(Name(history.point.name), f": {DEFINITIONS[history.metric].name}")
     if not history.points:
         empty = paragraph("No study has this figure for this point.")
-        return Document(title, (empty, *bullets(_absent(history))))
+        return Document(title, (empty, *bullets(_iter_absent(history))))
     changes: list[Phrase] = []
     for point in history.points:
         if point.changes:
-            changes.append(say("* ", Name(point.folder), ": ", _changes(point), "."))
-    notes = bullets((*_notes(history), *_absent(history)))
+            changes.append(say("* ", Name(point.folder), ": ", _format_changes(point), "."))
+    notes = bullets((*_iter_notes(history), *_iter_absent(history)))
     return Document(
         title,
-        (_table(history), *bullets(changes)),
+        (_build_table(history), *bullets(changes)),
         (Section(say("What to know"), notes),),
     )
 
 
-def _table(history: History) -> Table:
+def _build_table(history: History) -> Table:
     definition = DEFINITIONS[history.metric]
 
     def ratio(point: HistoryPoint) -> Shown:
-        return times(point.move.decisive if point.move else None)
+        return make_ratio(point.move.decisive if point.move else None)
 
-    return table(
+    return build_table(
         history.points,
-        words_column("Begun (UTC)", _begun),
-        words_column("Study", lambda point: Name(point.folder)),
-        number_column(
+        make_words_column("Begun (UTC)", _format_start),
+        make_words_column("Study", lambda point: Name(point.folder)),
+        make_number_column(
             definition.label,
-            quantity_unit(definition),
-            lambda point: estimated(point.estimate, definition),
+            find_unit(definition),
+            lambda point: to_quantity(point.estimate, definition),
             intervals_from=0,
         ),
-        ratio_column("vs. the one before", ratio),
-        words_column("Verdict", _verdict),
+        make_ratio_column("vs. the one before", ratio),
+        make_words_column("Verdict", _format_verdict),
     )
 
 
-def _begun(point: HistoryPoint) -> str:
+def _format_start(point: HistoryPoint) -> str:
     """Return the time of the study, such as `2026-11-03 03:00`."""
     return (point.started_at or UNKNOWN)[:TO_THE_MINUTE].replace("T", " ")
 
 
-def _verdict(point: HistoryPoint) -> str:
+def _format_verdict(point: HistoryPoint) -> str:
     verdict = point.move.verdict.value if point.move else UNKNOWN
     return f"{verdict} *" if point.changes else verdict
 
 
-def _changes(point: HistoryPoint) -> Phrase:
+def _format_changes(point: HistoryPoint) -> Phrase:
     phrases: list[Phrase] = []
     for change in point.changes:
         subject = say(" (", Name(change.subject), ")") if change.fact in NAMED_SUBJECTS else ()
         phrases.append(
             say(change.fact.value, subject, ": ", Name(change.before), " → ", Name(change.after))
         )
-    return listing(phrases, most=MAX_CHANGES)
+    return format_list(phrases, most=MAX_CHANGES)
 
 
-def _notes(history: History) -> Iterator[Words]:
+def _iter_notes(history: History) -> Iterator[Words]:
     yield (
-        f"Intervals are at {percent(history.confidence)}; "
+        f"Intervals are at {format_percent(history.confidence)}; "
         "a verdict compares with the study in the line above only."
     )
     if any(point.changes for point in history.points):
@@ -240,10 +242,10 @@ def _notes(history: History) -> Iterator[Words]:
         )
 
 
-def _absent(history: History) -> Iterator[Words]:
+def _iter_absent(history: History) -> Iterator[Words]:
     for reason, folders in (
         ("Not applicable, as the workload of this name has another shape: ", history.other_shape),
         ("Without a result: ", history.without_result),
     ):
         if folders:
-            yield say(reason, listing(name_phrases(folders)), ".")
+            yield say(reason, format_list(list_names(folders)), ".")

@@ -10,8 +10,8 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.machine.workplace import default_home
-from bitbench.reports.document.words import plain_words
+from bitbench.machine.workplace import get_default_home
+from bitbench.reports.document.words import format_plain_words
 from bitbench.util.errors import ExitCode
 
 
@@ -37,9 +37,9 @@ def import_results(
     """
     console = Terminal()
     folder = import_files(files, tool, starts, into)
-    reported = write_outcome(folder, default_home())
+    reported = write_outcome(folder, get_default_home())
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary
     notes = summary.imported_from.notes if summary.imported_from else ()
     for note in notes:
-        console.print(Text(f"• {plain_words(note)}", style="dim"))
+        console.print(Text(f"• {format_plain_words(note)}", style="dim"))

@@ -16,17 +16,17 @@ from bitbench.features.interop.readers.reading import (
     ImportFileError,
     Reading,
     Tool,
-    imported_name,
+    make_valid_name,
 )
 from bitbench.features.interop.readers.tools import read_tool_results
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.reports.document.words import plain_words
+from bitbench.reports.document.words import format_plain_words
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
-from bitbench.study.study_file import study_file_text
+from bitbench.study.study_file import format_study
 from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError
@@ -96,7 +96,7 @@ class _Names(Generic[_Named]):
         return self._by_content[content]
 
 
-def _as_study(
+def _build_study(
     name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource
 ) -> ImportedStudy:
     """Return one plan and its records for all files.
@@ -125,16 +125,16 @@ def _as_study(
             }
             block = blocks[starts]
             instance = instances.setdefault(
-                (config, block), _instance(config, block, len(instances), run)
+                (config, block), _make_instance(config, block, len(instances), run)
             )
-            trials.append(_trial(point, instance, index, run))
-            variants.setdefault(run.variant, _variant(run))
+            trials.append(_make_trial(point, instance, index, run))
+            variants.setdefault(run.variant, _make_variant(run))
     study = Study(
         name=name,
         recipes=(UNKNOWN_RECIPE,),
         engines=tuple(engines.taken.values()),
         workloads=tuple(workloads.taken.values()),
-        measure=_measure(trials, len({block for _, block in instances})),
+        measure=_make_measure(trials, len({block for _, block in instances})),
     )
     plan = Plan(
         study=study,
@@ -145,7 +145,7 @@ def _as_study(
     return ImportedStudy(plan, tuple(trials), tuple(instances.values()))
 
 
-def _variant(run: ImportedRun) -> Variant:
+def _make_variant(run: ImportedRun) -> Variant:
     recipe = UNKNOWN_RECIPE
     if run.model:
         recipe = run.variant.removeprefix(f"{run.model}/")
@@ -157,7 +157,7 @@ def _variant(run: ImportedRun) -> Variant:
     )
 
 
-def _instance(config: Config, block: int, number: int, run: ImportedRun) -> InstanceRecord:
+def _make_instance(config: Config, block: int, number: int, run: ImportedRun) -> InstanceRecord:
     return InstanceRecord(
         id=f"i{number + 1:04d}",
         config=config,
@@ -169,7 +169,9 @@ def _instance(config: Config, block: int, number: int, run: ImportedRun) -> Inst
     )
 
 
-def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun) -> TrialRecord:
+def _make_trial(
+    point: Point, instance: InstanceRecord, index: int, run: ImportedRun
+) -> TrialRecord:
     outcome = Outcome.INVALID if run.cause else Outcome.OK
     return TrialRecord(
         id="",
@@ -187,7 +189,7 @@ def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun)
     )
 
 
-def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
+def _make_measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
     """Return a schedule with this many starts and the primary metric that most points have."""
     last_trials = {trial.point: trial for trial in trials}
     counts: Counter[str] = Counter()
@@ -215,12 +217,12 @@ def import_files(
     written before all files are read. Raise ImportFileError if a file cannot be read, and
     StoreError if the folder already contains a study.
     """
-    name = imported_name(paths[0].stem, "imported")
-    contents = [_content(path) for path in paths]
+    name = make_valid_name(paths[0].stem, "imported")
+    contents = [_read_content(path) for path in paths]
     readings: list[Reading] = []
     files: list[ImportedFile] = []
     for path, content in zip(paths, contents, strict=True):
-        with _understanding(str(path), tool):
+        with _wrap_errors(str(path), tool):
             readings.append(read_tool_file(tool, content))
         files.append(ImportedFile(name=path.name, sha256=sha256(content).hexdigest()))
     notes = itertools.chain.from_iterable(reading.notes for reading in readings)
@@ -228,14 +230,14 @@ def import_files(
     if folder.lock_file.exists() or folder.study_file.exists():
         raise StoreError(f"{folder.path} already contains a study; give another folder with --into")
     source = ImportSource(tool=tool.value, files=tuple(files), notes=tuple(dict.fromkeys(notes)))
-    with _understanding(", ".join(map(str, paths)), tool):
-        study = _as_study(name, readings, starts, source)
-        host = _host(readings)
-    _write(folder, study, host)
+    with _wrap_errors(", ".join(map(str, paths)), tool):
+        study = _build_study(name, readings, starts, source)
+        host = _find_host(readings)
+    _write_study(folder, study, host)
     return folder
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     """Return the content of a file. Raise ImportFileError if it is too large or unreadable."""
     try:
         if path.stat().st_size > LARGEST_FILE_BYTES:
@@ -249,12 +251,12 @@ def _content(path: Path) -> bytes:
 
 
 @contextmanager
-def _understanding(files: str, tool: Tool) -> Iterator[None]:
+def _wrap_errors(files: str, tool: Tool) -> Iterator[None]:
     """Raise any error inside as an ImportFileError about the content of these files."""
     try:
         yield
     except ImportFileError as error:
-        raise ImportFileError(f"{files}: {plain_words(str(error))}") from error
+        raise ImportFileError(f"{files}: {format_plain_words(str(error))}") from error
     except (
         LookupError,
         TypeError,
@@ -265,11 +267,11 @@ def _understanding(files: str, tool: Tool) -> Iterator[None]:
     ) as error:
         raise ImportFileError(
             f"{files} is not a known result format of {tool.value} "
-            f"({type(error).__name__}: {plain_words(str(error))}); check --from"
+            f"({type(error).__name__}: {format_plain_words(str(error))}); check --from"
         ) from error
 
 
-def _host(readings: Sequence[Reading]) -> HostFacts:
+def _find_host(readings: Sequence[Reading]) -> HostFacts:
     """Return the machine of the files, or an unknown one if the files name different machines."""
     host = readings[0].host
     if any(reading.host != host for reading in readings):
@@ -277,11 +279,11 @@ def _host(readings: Sequence[Reading]) -> HostFacts:
     return HostFacts.model_validate(host)
 
 
-def _write(folder: StudyFolder, study: ImportedStudy, host: HostFacts) -> None:
-    with folder.writing() as writer:
+def _write_study(folder: StudyFolder, study: ImportedStudy, host: HostFacts) -> None:
+    with folder.open_writer() as writer:
         for instance in study.instances:
             writer.append_instance(instance)
         for trial in study.trials:
             writer.append_trial(trial, None)
-        writer.write_study(f"# {REMARK}\n{study_file_text(study.plan.study)}")
+        writer.write_study(f"# {REMARK}\n{format_study(study.plan.study)}")
         writer.write_lock(Lock(bitbench=__version__, host=host, plan=study.plan))

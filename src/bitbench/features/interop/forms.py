@@ -12,51 +12,51 @@ from markupsafe import Markup
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ranking, StudySummary
-from bitbench.features.interop.rst import escape_rst, rst_grid_table, rst_heading
+from bitbench.features.interop.rst import escape_rst, format_rst_grid_table, format_rst_heading
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import (
-    markdown_phrase,
-    markdown_section_parts,
-    markdown_table,
+    render_markdown_phrase,
+    render_markdown_section,
+    render_markdown_table,
 )
-from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit, plain_text
+from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit, format_plain_text
 from bitbench.reports.document.numbers import (
     ROUGH,
-    cells_with_units,
-    estimated,
-    percent,
-    plus_minus,
-    quantity,
-    quantity_unit,
-    shown,
-    spread_quantity,
-    starts_and_trials,
+    find_unit,
+    format_cells_with_units,
+    format_percent,
+    format_plus_minus,
+    format_quantity,
+    format_starts_and_trials,
+    make_quantity,
+    make_spread,
+    to_quantity,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     Item,
     Words,
-    listing,
-    name_phrases,
-    number_column,
-    plain_words,
-    plural,
+    build_table,
+    format_count,
+    format_list,
+    format_plain_words,
+    list_names,
+    make_number_column,
+    make_words_column,
     say,
     strong,
-    table,
-    words_column,
 )
-from bitbench.reports.labels import grouped
+from bitbench.reports.labels import group_by
 from bitbench.reports.sections import ranked
-from bitbench.reports.sections.conditions import conditions_source_phrase, host_section
-from bitbench.reports.sections.workloads import workload_shape
+from bitbench.reports.sections.conditions import build_host_section, describe_import_source
+from bitbench.reports.sections.workloads import describe_workload
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config, Point
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
-from bitbench.study.workload import ShapePart, Workload, workload_length_text
+from bitbench.study.workload import ShapePart, Workload, format_length
 from bitbench.util.units import UNKNOWN, show_bytes
 
 
@@ -72,7 +72,7 @@ def _written(
             return Markup(phrase(value))
         if isinstance(value, Name | Quantity):
             return Markup(phrase((value,)))
-        return Markup(phrase((plain_words(UNKNOWN if value is None else str(value)),)))
+        return Markup(phrase((format_plain_words(UNKNOWN if value is None else str(value)),)))
 
     loader = PackageLoader("bitbench.features.interop")
     environment = Environment(
@@ -101,11 +101,11 @@ def markdown_runs(of: StudyReport) -> str:
     functions = {
         "figure": _figure,
         "mean": _mean_and_deviation,
-        "rank": ranked.rank_text,
-        "estimate": ranked.ranked_estimate,
-        "source": conditions_source_phrase,
+        "rank": ranked.format_rank,
+        "estimate": ranked.find_ranked_estimate,
+        "source": describe_import_source,
     }
-    host = Markup("\n\n".join(markdown_section_parts(host_section(of.records.lock))))
+    host = Markup("\n\n".join(render_markdown_section(build_host_section(of.records.lock))))
     return _markdown(
         "runs.md",
         of,
@@ -129,17 +129,17 @@ def _markdown(
     **content: object,
 ) -> str:
     parts = [
-        (part, ranking, ranked.ranked_points(part, ranking))
-        for part, ranking in ranked.ranked_parts_by_model(of.summary)
+        (part, ranking, ranked.list_ranked_points(part, ranking))
+        for part, ranking in ranked.iter_rankings(of.summary)
     ]
     return _written(
         template,
-        markdown_phrase,
+        render_markdown_phrase,
         of,
         parts=parts,
-        table=lambda *part: Markup(markdown_table(table(*part))),
+        table=lambda *part: Markup(render_markdown_table(table(*part))),
         name=Name,
-        shape=workload_shape,
+        shape=describe_workload,
         **content,
     )
 
@@ -162,7 +162,7 @@ class _Quality:
         return None
 
     def quantity(self, config: Config) -> Quantity | None:
-        return estimated(self.estimates.get(config), self.definition)
+        return to_quantity(self.estimates.get(config), self.definition)
 
 
 def _quality_column(
@@ -171,15 +171,15 @@ def _quality_column(
     quality = _Quality.of(summary)
     if quality is None:
         return None
-    unit = quantity_unit(quality.definition)
-    return number_column(
-        quality.definition.label, unit, lambda item: quality.quantity(config_of(item))
+    unit = find_unit(quality.definition)
+    return make_number_column(
+        quality.definition.label, unit, lambda item: quality.make_quantity(config_of(item))
     )
 
 
 def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
-    memory, definition = ranked.ranked_memory_metric(summary), summary.definitions[ranking.metric]
-    interval = f"{definition.label}, {percent(summary.study.measure.confidence)} interval"
+    memory, definition = ranked.find_memory_metric(summary), summary.definitions[ranking.metric]
+    interval = f"{definition.label}, {format_percent(summary.study.measure.confidence)} interval"
 
     def config(point: PointSummary) -> Config:
         return point.point.config
@@ -187,35 +187,37 @@ def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSumma
     def runs(point: PointSummary) -> Phrase:
         counted = sum(run.outcome is Outcome.OK for run in point.runs)
         has_result = ranked.has_ranked_result(summary, point)
-        return say(str(counted) if has_result else ranked.ranked_point_outcomes(point) or "not run")
+        return say(str(counted) if has_result else ranked.format_outcomes(point) or "not run")
 
     def peak(point: PointSummary) -> float | None:
         estimate = point.metrics.get(memory)
         return estimate.value if estimate else None
 
     def interval_of(point: PointSummary) -> Quantity | None:
-        known = estimated(point.metrics.get(ranking.metric), definition)
+        known = to_quantity(point.metrics.get(ranking.metric), definition)
         return (
             None if known is None else replace(known, sd=None)
         )  # the deviation has a column of its own
 
     def column(title: str) -> ColumnOf[PointSummary]:
         metric, unit = FIGURES[title]
-        return number_column(
+        return make_number_column(
             title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric))
         )
 
-    return table(
+    return build_table(
         points,
-        words_column(
-            "Rank", lambda point: ranked.rank_text(ranked.ranked_entry(ranking, config(point)))
+        make_words_column(
+            "Rank",
+            lambda point: ranked.format_rank(ranked.find_ranked_entry(ranking, config(point))),
         ),
-        words_column("Model", lambda point: Name(config(point).name)),
-        number_column("Runs", Unit.NONE, runs),
+        make_words_column("Model", lambda point: Name(config(point).name)),
+        make_number_column("Runs", Unit.NONE, runs),
         *map(column, FIGURES),
-        number_column(interval, quantity_unit(definition), interval_of),
-        number_column("Memory peak", Unit.BYTES, peak),
-        _quality_column(summary, config) or number_column("Quality", Unit.NONE, lambda _: None),
+        make_number_column(interval, find_unit(definition), interval_of),
+        make_number_column("Memory peak", Unit.BYTES, peak),
+        _quality_column(summary, config)
+        or make_number_column("Quality", Unit.NONE, lambda _: None),
     )
 
 
@@ -223,7 +225,7 @@ def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
     if estimate is None:
         return None
     sd = estimate.basis.trial_sd if estimate.basis else None
-    return plus_minus(_figure(estimate.value), None if sd is None else _figure(sd))
+    return format_plus_minus(_figure(estimate.value), None if sd is None else _figure(sd))
 
 
 def _figure(value: float) -> Quantity:
@@ -235,11 +237,11 @@ def _figure(value: float) -> Quantity:
 
 def _not_run(summary: StudySummary) -> list[Phrase]:
     """The reasons, each once, with the configs that they keep from running."""
-    reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
+    reasons = group_by(summary.refusals, lambda refusal: refusal.reason)
     return [
         say(
-            listing(name_phrases(dict.fromkeys(refusal.point.config.name for refusal in alike))),
-            f": {plain_words(reason)}",
+            format_list(list_names(dict.fromkeys(refusal.point.config.name for refusal in alike))),
+            f": {format_plain_words(reason)}",
         )
         for reason, alike in reasons.items()
     ]
@@ -249,13 +251,14 @@ def _backends_table(summary: StudySummary, ranking: Ranking, points: list[PointS
     """A column per point, a row per fact."""
 
     def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
-        return words_column(
-            plain_words(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place]
+        return make_words_column(
+            format_plain_words(points[place].point.config.engine, MAX_NAME),
+            lambda fact: fact[1][place],
         )
 
-    return table(
+    return build_table(
         _facts(summary, ranking, points),
-        words_column(strong("Backend"), lambda fact: strong(fact[0])),
+        make_words_column(strong("Backend"), lambda fact: strong(fact[0])),
         *map(column, range(len(points))),
     )
 
@@ -268,22 +271,28 @@ def _facts(
 
     def texts(field: str) -> list[Words]:
         found = (getattr(known.get(config), field, ()) for config in configs)
-        return ["; ".join(plain_words(text, MAX_NAME) for text in every) or None for every in found]
+        return [
+            "; ".join(format_plain_words(text, MAX_NAME) for text in every) or None
+            for every in found
+        ]
 
-    yield "Model", [plain_words(config.variant, MAX_NAME) for config in configs]
+    yield "Model", [format_plain_words(config.variant, MAX_NAME) for config in configs]
     yield "Version", texts("engine_versions")
     yield "Kernel", texts("kernels")
     for title, metric in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
         yield (
             title,
-            [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points],
+            [
+                to_quantity(point.metrics.get(metric), summary.definitions[metric])
+                for point in points
+            ],
         )
     ready = [known[config].ready_s if config in known else None for config in configs]
-    yield "Start to ready", [spread_quantity(time, Unit.SECONDS) for time in ready]
-    memory = ranked.ranked_memory_metric(summary)
+    yield "Start to ready", [make_spread(time, Unit.SECONDS) for time in ready]
+    memory = ranked.find_memory_metric(summary)
     yield (
         "Memory peak",
-        [spread_quantity(point.metrics.get(memory), Unit.BYTES) for point in points],
+        [make_spread(point.metrics.get(memory), Unit.BYTES) for point in points],
     )
     quality = _Quality.of(summary)
     if quality is not None:
@@ -292,19 +301,19 @@ def _facts(
             [quality.quantity(config) for config in configs],
         )
     times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
-    yield "Starts / trials", [starts_and_trials(time) if time else None for time in times]
-    places = [ranked.rank_text(ranked.ranked_entry(ranking, config)) for config in configs]
+    yield "Starts / trials", [format_starts_and_trials(time) if time else None for time in times]
+    places = [ranked.format_rank(ranked.find_ranked_entry(ranking, config)) for config in configs]
     yield f"Rank by {summary.definitions[ranking.metric].name}", list(places)
     if ranking.baseline is not None:
         yield (
             "Speed-up",
             [
-                ranked.ranked_versus_baseline(ranking, ranked.ranked_entry(ranking, config))
+                ranked.format_versus_baseline(ranking, ranked.find_ranked_entry(ranking, config))
                 for config in configs
             ],
         )
     if any(point.failures for point in points):
-        yield "Failed", [ranked.ranked_point_outcomes(point) or "no" for point in points]
+        yield "Failed", [ranked.format_outcomes(point) or "no" for point in points]
 
 
 DEVICE_COUNTS = (
@@ -347,7 +356,7 @@ class _Row:
             if self.workload.open_loop
             else self.known("concurrency", str(self.workload.concurrency))
         )
-        tokens = self.known("output_tokens", workload_length_text(self.workload.output_tokens))
+        tokens = self.known("output_tokens", format_length(self.workload.output_tokens))
         return f"{self.model} ({self.setup.engine}), batch size {size}, {tokens} tokens generated"
 
 
@@ -361,17 +370,17 @@ def rst_by_length(of: StudyReport) -> str:
     )
 
     def grid(rows: Sequence[_Row]) -> Markup:
-        titles, cells = cells_with_units(_speed_table(summary, lock, rows), _rst)
-        return Markup(rst_grid_table(titles, cells, merged=MERGED))
+        titles, cells = format_cells_with_units(_speed_table(summary, lock, rows), _rst)
+        return Markup(format_rst_grid_table(titles, cells, merged=MERGED))
 
     return _written(
         "by_length.rst",
         _rst,
         of,
-        heading=lambda mark, *parts: Markup(rst_heading(_rst(say(*parts)), mark)),
+        heading=lambda mark, *parts: Markup(format_rst_heading(_rst(say(*parts)), mark)),
         facts=[*_machine(lock.host), *versions],
-        confidence=percent(summary.study.measure.confidence),
-        groups=grouped(_rows(summary), lambda row: row.title),
+        confidence=format_percent(summary.study.measure.confidence),
+        groups=group_by(_rows(summary), lambda row: row.title),
         table=grid,
     )
 
@@ -379,7 +388,8 @@ def rst_by_length(of: StudyReport) -> str:
 def _rst(phrase: Phrase) -> str:
     return escape_rst(
         "".join(
-            shown(part) if isinstance(part, Quantity) else plain_text((part,)) for part in phrase
+            format_quantity(part) if isinstance(part, Quantity) else format_plain_text((part,))
+            for part in phrase
         )
     )
 
@@ -429,21 +439,21 @@ def _rows(summary: StudySummary) -> list[_Row]:
 def _why_not(point: PointSummary) -> str:
     if not point.failures:
         return "not run"
-    return f"{ranked.ranked_point_outcomes(point)}: {point.failures[0].failure.cause}"
+    return f"{ranked.format_outcomes(point)}: {point.failures[0].failure.cause}"
 
 
 def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Table:
-    memory = ranked.ranked_memory_metric(summary)
+    memory = ranked.find_memory_metric(summary)
     where = "Device" if memory.startswith("device") else "Host"
     columns = [
-        words_column("Model", lambda row: row.model),
-        words_column(
+        make_words_column("Model", lambda row: row.model),
+        make_words_column(
             "Input Length",
-            lambda row: row.known("input_tokens", workload_length_text(row.workload.input_tokens)),
+            lambda row: row.known("input_tokens", format_length(row.workload.input_tokens)),
         ),
-        words_column("Quantization", lambda row: row.point.config.variant.rpartition("/")[2]),
-        words_column("Devices", lambda row: _devices(row.setup, lock)),
-        number_column("Speed", "tokens/s", _speed),
+        make_words_column("Quantization", lambda row: row.point.config.variant.rpartition("/")[2]),
+        make_words_column("Devices", lambda row: _devices(row.setup, lock)),
+        make_number_column("Speed", "tokens/s", _speed),
     ]
     if any(row.workload.open_loop or row.workload.concurrency > 1 for row in rows):
         columns += [
@@ -454,20 +464,22 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
     quality: ColumnOf[_Row] | None = _quality_column(summary, lambda row: row.point.config)
     if quality is not None:
         columns.append(quality)
-    return table(
+    return build_table(
         rows,
         *columns,
-        words_column(
+        make_words_column(
             "n",
             lambda row: (
-                starts_and_trials(speed) if (speed := row.estimate("output_throughput")) else None
+                format_starts_and_trials(speed)
+                if (speed := row.estimate("output_throughput"))
+                else None
             ),
         ),
-        words_column(
-            "Settings", lambda row: plain_words(_settings(summary, row.setup), MAX_SETTINGS)
+        make_words_column(
+            "Settings", lambda row: format_plain_words(_settings(summary, row.setup), MAX_SETTINGS)
         ),
-        words_column(
-            "Note", lambda row: plain_words(row.reason or _remarks(row.measured), MAX_CAUSE)
+        make_words_column(
+            "Note", lambda row: format_plain_words(row.reason or _remarks(row.measured), MAX_CAUSE)
         ),
     )
 
@@ -477,11 +489,11 @@ def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -
         estimate = row.estimate(metric)
         return estimate.value / factor if estimate else None
 
-    return number_column(title, unit, figure, decimals=DECIMALS)
+    return make_number_column(title, unit, figure, decimals=DECIMALS)
 
 
 def _speed(row: _Row) -> Quantity | None:
-    known = quantity(row.estimate("output_throughput"), "tokens/s")
+    known = make_quantity(row.estimate("output_throughput"), "tokens/s")
     return None if known is None else replace(known, decimals=DECIMALS)
 
 
@@ -509,9 +521,9 @@ def _remarks(measured: PointSummary | None) -> str:
     if measured is None:
         return ""
     flagged = {outlier.trial_id for outlier in measured.outliers}
-    failed = ranked.ranked_point_outcomes(measured)
+    failed = ranked.format_outcomes(measured)
     notes = [
-        f"{plural(len(flagged), 'outlier')} flagged" if flagged else "",
+        f"{format_count(len(flagged), 'outlier')} flagged" if flagged else "",
         f"besides: {failed}" if failed else "",
     ]
     return "; ".join(filter(None, notes))

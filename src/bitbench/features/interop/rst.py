@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
 
-from bitbench.reports.document.words import plain_words
+from bitbench.reports.document.words import format_plain_words
 from bitbench.util.units import UNKNOWN
 
 WIDEST_TEXT = 44  # characters of a column of words
@@ -15,7 +15,7 @@ _LIST_MARKER = re.compile(r"\s*(\(\w+\)|\w+[.)])(\s|$)")  # `1.`, `a)`, `(iv)`
 
 def escape_rst(text: str) -> str:
     """Return the text so that the rendered page shows it as it is. Empty text is unknown."""
-    words = plain_words(text)
+    words = format_plain_words(text)
     line = ""
     for index, char in enumerate(words):
         line += f"\\{char}" if _is_markup(words, index) else char
@@ -39,12 +39,14 @@ def _is_markup(line: str, index: int) -> bool:
     return line[index] in "\\*`|_"
 
 
-def rst_heading(text: str, mark: str) -> str:
+def format_rst_heading(text: str, mark: str) -> str:
     """Return a heading: the text, which must be escaped already, and its line of marks."""
-    return f"{text}\n{mark * max(_width(text), 3)}"
+    return f"{text}\n{mark * max(_count_columns(text), 3)}"
 
 
-def rst_grid_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, merged: int = 0) -> str:
+def format_rst_grid_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, merged: int = 0
+) -> str:
     """Return a grid table. Its cells must be escaped already.
 
     A repeated cell in the first `merged` columns is joined with the cell above it, as long as all
@@ -56,15 +58,19 @@ def rst_grid_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, merg
     widths = []
     for column in range(len(header)):
         parts = itertools.chain.from_iterable(row[column] for row in lines)
-        widths.append(max(map(_width, parts)))
-    output = [_rule(widths, "-"), *_cells(lines[0], widths), _rule(widths, "=")]
+        widths.append(max(map(_count_columns, parts)))
+    output = [
+        _format_rule(widths, "-"),
+        *_iter_cell_lines(lines[0], widths),
+        _format_rule(widths, "="),
+    ]
     for number, row in enumerate(rows):
         repeated = 0
         if number:
             repeated = _count_repeated(rows[number - 1], row, merged)
-            output.append(_rule(widths, "-", open_columns=repeated))
-        output += _cells([[""]] * repeated + lines[number + 1][repeated:], widths)
-    return "\n".join([*output, _rule(widths, "-")])
+            output.append(_format_rule(widths, "-", open_columns=repeated))
+        output += _iter_cell_lines([[""]] * repeated + lines[number + 1][repeated:], widths)
+    return "\n".join([*output, _format_rule(widths, "-")])
 
 
 def _wrap_cells(wrapper: TextWrapper, row: Sequence[str]) -> list[list[str]]:
@@ -79,7 +85,7 @@ def _count_repeated(above: Sequence[str], row: Sequence[str], most: int) -> int:
     return most
 
 
-def _rule(widths: Sequence[int], mark: str, open_columns: int = 0) -> str:
+def _format_rule(widths: Sequence[int], mark: str, open_columns: int = 0) -> str:
     """Return a line between rows. The first `open_columns` have no line."""
     parts = []
     for column, width in enumerate(widths):
@@ -88,16 +94,16 @@ def _rule(widths: Sequence[int], mark: str, open_columns: int = 0) -> str:
     return f"+{'+'.join(parts)}+"
 
 
-def _cells(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+def _iter_cell_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a row."""
     for parts in itertools.zip_longest(*row, fillvalue=""):
         padded = []
         for part, width in zip(parts, widths, strict=True):
-            padded.append(f" {part}{' ' * (width - _width(part))} ")
+            padded.append(f" {part}{' ' * (width - _count_columns(part))} ")
         yield f"|{'|'.join(padded)}|"
 
 
-def _width(text: str) -> int:
+def _count_columns(text: str) -> int:
     """Count columns as docutils does: two for a wide character, zero for a combining one."""
     width = 0
     for char in text:

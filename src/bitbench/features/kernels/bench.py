@@ -12,14 +12,14 @@ from bitbench.features.kernels.runner import (
     BASELINES,
     KernelJob,
     KernelOptions,
-    kernel_runner_shapes,
+    parse_kernel_shapes,
 )
-from bitbench.features.kernels.words import kernel_document
+from bitbench.features.kernels.words import build_kernel_document
 from bitbench.machine.gpus import survey_gpus
 from bitbench.machine.host import collect_host_facts
 from bitbench.models import library
 from bitbench.records.roof import MachineRoof
-from bitbench.reports.document.markdown import markdown
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.write import StudyReport
 from bitbench.running.trial import now
 from bitbench.study.hardware import KernelDevice
@@ -31,7 +31,7 @@ FURTHER_BASELINES = ("torch-linear-f32",)  # only if a run has them
 RECORDS_FILE = "records.json"
 
 
-def bench_kernels(
+def time_kernels(
     options: KernelOptions,
     home: Path,
     into: Path,
@@ -41,8 +41,10 @@ def bench_kernels(
 
     Raise KernelError before anything runs if a name is unknown.
     """
-    job = _job(options, home)
-    runner.case_targets(options.against)  # raises for an unknown baseline before any measurement
+    job = _make_job(options, home)
+    runner.list_case_targets(
+        options.against
+    )  # raises for an unknown baseline before any measurement
     python = environment_python(ENVIRONMENT, home)
     cpu_model = collect_host_facts().cpu_model or "unknown processor"
     run = runner.run_kernels(job, python, cpu_model, on_point)
@@ -76,19 +78,19 @@ def kernel_markdown(report: StudyReport) -> str:
         ) from error
     cases = {timing.case for timing in run.timings}
     default = [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases]
-    return markdown(kernel_document(summarize_kernels(run, run.against or default)))
+    return render_markdown(build_kernel_document(summarize_kernels(run, run.against or default)))
 
 
-def _job(options: KernelOptions, home: Path) -> KernelJob:
+def _make_job(options: KernelOptions, home: Path) -> KernelJob:
     """Return the job for the worker. Raise KernelError if it cannot run on this machine."""
     if options.device is KernelDevice.CUDA:
         _require_gpu()
     names = None if options.cases is None else [*options.against, *options.cases]
-    shapes = kernel_runner_shapes(
+    shapes = parse_kernel_shapes(
         options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick
     )
     effort = runner.BRIEF if options.quick else runner.FULL
-    return KernelJob(options, shapes, runner.case_targets(names), effort)
+    return KernelJob(options, shapes, runner.list_case_targets(names), effort)
 
 
 def _require_gpu() -> None:

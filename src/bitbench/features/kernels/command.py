@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from bitbench.cli.options import counts_option, words_option
+from bitbench.cli.options import parse_counts_option, parse_words_option
 from bitbench.cli.terminal import Terminal
-from bitbench.features.kernels.bench import bench_kernels
+from bitbench.features.kernels.bench import time_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelOptions
-from bitbench.features.kernels.words import kernel_document
-from bitbench.machine.workplace import default_home
-from bitbench.reports.document.markdown import markdown
+from bitbench.features.kernels.words import build_kernel_document
+from bitbench.machine.workplace import get_default_home
+from bitbench.reports.document.markdown import render_markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.files import SafeFolder
@@ -54,9 +54,9 @@ def kernels(
     records.
     """
     console = Terminal(stderr=True)
-    batches = counts_option(batch, "--batch")
-    baselines = BASELINES if against is None else words_option(against)
-    case_names = None if cases is None else words_option(cases)
+    batches = parse_counts_option(batch, "--batch")
+    baselines = BASELINES if against is None else parse_words_option(against)
+    case_names = None if cases is None else parse_words_option(cases)
     options = KernelOptions(
         shapes=shapes,
         batches=batches,
@@ -75,8 +75,8 @@ def kernels(
             else:
                 console.print(line)
 
-        summary = bench_kernels(options, default_home(), into, on_point)
-    document = kernel_document(summary)
-    SafeFolder(into).write("kernels.md", markdown(document))
+        summary = time_kernels(options, get_default_home(), into, on_point)
+    document = build_kernel_document(summary)
+    SafeFolder(into).write("kernels.md", render_markdown(document))
     render_in_terminal(document, Terminal())
     console.print(f"table and records: {into}", soft_wrap=True)

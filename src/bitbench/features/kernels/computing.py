@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from bitbench.analysis.intervals import fair_coin_quantile
+from bitbench.analysis.intervals import compute_fair_coin_quantile
 from bitbench.study.base import Record
 from bitbench.study.hardware import KernelDevice
 
@@ -99,25 +99,25 @@ CONFIDENCE = 0.95
 
 def summarize_kernels(run: KernelRun, baselines: Sequence[str]) -> KernelSummary:
     """Return the metrics of all timings, with each case's speed-up over the baselines."""
-    by_point = {(timing.case, _point(timing)): timing for timing in run.timings}
+    by_point = {(timing.case, _get_point(timing)): timing for timing in run.timings}
     rows = []
     for timing in run.timings:
         speedups = {}
         for name in baselines:
-            baseline = by_point.get((name, _point(timing)))
+            baseline = by_point.get((name, _get_point(timing)))
             if name == timing.case or baseline is None:
                 continue
-            speedup = kernel_speedup(timing, baseline)
+            speedup = compute_speedup(timing, baseline)
             if speedup is not None:
                 speedups[name] = speedup
-        rows.append(_figures(timing, run.machine, speedups))
+        rows.append(_summarize_timing(timing, run.machine, speedups))
     return KernelSummary(machine=run.machine, baselines=tuple(baselines), figures=tuple(rows))
 
 
-def kernel_median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Median:
+def compute_median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Median:
     """Return the median of all values, with an interval that covers the passes' intervals."""
     parts = np.split(np.asarray(values), np.cumsum(pass_rounds)[:-1])
-    medians = [kernel_median(part.tolist()) for part in parts if len(part)]
+    medians = [compute_median(part.tolist()) for part in parts if len(part)]
     lows = [median.low for median in medians if median.low is not None]
     highs = [median.high for median in medians if median.high is not None]
     value = float(np.median(values))
@@ -126,38 +126,38 @@ def kernel_median_of_passes(values: Sequence[float], pass_rounds: Sequence[int])
     return Median(value=value, low=min(lows), high=max(highs))
 
 
-def kernel_median(values: Sequence[float]) -> Median:
+def compute_median(values: Sequence[float]) -> Median:
     """Return the sample median with an interval from order statistics, at `CONFIDENCE`."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     count = len(ordered)
-    below = fair_coin_quantile(count, (1 - CONFIDENCE) / 2)
+    below = compute_fair_coin_quantile(count, (1 - CONFIDENCE) / 2)
     value = float(np.median(ordered))
     if below == 0:  # even the extremes contain the true median too rarely
         return Median(value=value)
     return Median(value=value, low=float(ordered[below - 1]), high=float(ordered[count - below]))
 
 
-def kernel_speedup(timing: KernelTiming, baseline: KernelTiming) -> Median | None:
+def compute_speedup(timing: KernelTiming, baseline: KernelTiming) -> Median | None:
     """Return the speed-up over the baseline, by round, or None if one of them was not timed."""
     if not timing.seconds or not baseline.seconds:
         return None
     pairs = zip(timing.seconds, baseline.seconds, strict=True)
     ratios = [baseline_s / own_s for own_s, baseline_s in pairs]
-    return kernel_median_of_passes(ratios, timing.pass_rounds)
+    return compute_median_of_passes(ratios, timing.pass_rounds)
 
 
-def _point(timing: KernelTiming) -> tuple[int, int, int]:
+def _get_point(timing: KernelTiming) -> tuple[int, int, int]:
     return timing.in_features, timing.out_features, timing.batch
 
 
-def _figures(
+def _summarize_timing(
     timing: KernelTiming, machine: KernelMachine, speedups: dict[str, Median]
 ) -> KernelFigures:
     seconds = None
     bytes_per_s = None
     roof_share = None
     if timing.seconds:
-        seconds = kernel_median_of_passes(timing.seconds, timing.pass_rounds)
+        seconds = compute_median_of_passes(timing.seconds, timing.pass_rounds)
         bytes_per_s = timing.size_bytes / seconds.value
         memory_s = timing.size_bytes / machine.read_bytes_per_s
         arithmetic_s = timing.flops / machine.flops_per_s

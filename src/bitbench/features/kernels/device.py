@@ -86,11 +86,11 @@ class Cuda:
 
     def seconds(self, work: Callable[[], object]) -> float:
         fillers = 1
-        while not self._sent_off_in_time(work, fillers) and fillers < MOST_FILLERS:
+        while not self._is_sent_in_time(work, fillers) and fillers < MOST_FILLERS:
             fillers *= 2
         return float(self._start.elapsed_time(self._end)) * _MILLI
 
-    def _sent_off_in_time(self, work: Callable[[], object], fillers: int) -> bool:
+    def _is_sent_in_time(self, work: Callable[[], object], fillers: int) -> bool:
         """Return True if the device was still busy with fillers when the call was in the stream."""
         for _ in range(fillers):
             self._filler.zero_()
@@ -127,20 +127,20 @@ def measure_device_roof(pool: "WeightPool", device: "Device") -> dict[str, list[
     reading is the roofline, because nothing exceeds it. On a shared machine the rates vary, so they
     are measured repeatedly.
     """
-    float32 = _multiply(device, "float32") if device.name == "cpu" else []
-    int8 = _multiply_int8(device)
+    float32 = _measure_float_rate(device, "float32") if device.name == "cpu" else []
+    int8 = _measure_int8_rate(device)
     if max(int8, default=0.0) < max(float32, default=0.0):
         # torch multiplies number by number here, which no engine would do.
         int8 = []
     return {
-        "read_bytes_per_s": _read(pool, device),
-        "flops_per_s": _multiply(device, "bfloat16"),
+        "read_bytes_per_s": _measure_read_rate(pool, device),
+        "flops_per_s": _measure_float_rate(device, "bfloat16"),
         "float32_flops_per_s": float32,
         "int8_ops_per_s": int8,
     }
 
 
-def _read(pool: "WeightPool", device: "Device") -> list[float]:
+def _measure_read_rate(pool: "WeightPool", device: "Device") -> list[float]:
     """Return bytes/s by the faster of two readers.
 
     These are a sum, and a matrix-vector product, which torch spreads over threads more evenly.
@@ -158,16 +158,16 @@ def _read(pool: "WeightPool", device: "Device") -> list[float]:
     return rates
 
 
-def _multiply(device: "Device", dtype: str) -> list[float]:
+def _measure_float_rate(device: "Device", dtype: str) -> list[float]:
     import torch
 
     def matrix(size: int) -> "torch.Tensor":
         return torch.randn(size, size, device=device.name).to(getattr(torch, dtype))
 
-    return _products(device, matrix, torch.matmul)
+    return _measure_product_rate(device, matrix, torch.matmul)
 
 
-def _multiply_int8(device: "Device") -> list[float]:
+def _measure_int8_rate(device: "Device") -> list[float]:
     """Return int8 op/s, or an empty list if torch has no such product on this device."""
     import torch
 
@@ -175,12 +175,12 @@ def _multiply_int8(device: "Device") -> list[float]:
         return torch.randint(-128, 128, (size, size), dtype=torch.int8, device=device.name)
 
     try:
-        return _products(device, matrix, torch._int_mm)
+        return _measure_product_rate(device, matrix, torch._int_mm)
     except (NotImplementedError, RuntimeError):
         return []
 
 
-def _products(
+def _measure_product_rate(
     device: "Device",
     matrix_of: "Callable[[int], torch.Tensor]",
     product: "Callable[[torch.Tensor, torch.Tensor], object]",

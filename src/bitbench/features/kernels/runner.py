@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.feature import Offer, offered
+from bitbench.feature import Offer, collect_offers
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
@@ -24,27 +24,27 @@ from bitbench.util.model_files import read_safetensors_headers
 CaseTarget = tuple[str, str]  # module and name in it
 
 
-def case_targets(names: Sequence[str] | None = None) -> tuple[CaseTarget, ...]:
+def list_case_targets(names: Sequence[str] | None = None) -> tuple[CaseTarget, ...]:
     """Return the module and name of all cases, or of the named ones.
 
     Raise KernelError for a name that no feature offers.
     """
-    offers = offered("kernel_cases")
+    offers = collect_offers("kernel_cases")
     for name in names or ():
         if name not in offers:
             raise KernelError(
                 f"Unknown kernel case {name}; known cases: {', '.join(sorted(offers))}."
             )
     chosen = sorted(offers) if names is None else dict.fromkeys(names)
-    return tuple(_case_target(offers[name]) for name in chosen)
+    return tuple(_find_case_target(offers[name]) for name in chosen)
 
 
-def _case_target(offer: Offer) -> CaseTarget:
+def _find_case_target(offer: Offer) -> CaseTarget:
     module, _, attribute = offer.target.partition(":")
     return importlib.util.resolve_name(module, offer.feature.package), attribute
 
 
-def native_module() -> str | None:
+def find_native_module() -> str | None:
     """Return the file of the native module, or None if it was not built."""
     spec = importlib.util.find_spec("bitbench._native")
     return None if spec is None else spec.origin
@@ -58,7 +58,7 @@ QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))
 _PAIR = re.compile(r"(\d+)x(\d+)")
 
 
-def kernel_runner_shapes(
+def parse_kernel_shapes(
     text: str, model_folder: Callable[[str], Path], *, quick: bool
 ) -> tuple[KernelShape, ...]:
     """Parse `kernel-table`, `model:ID` or `KxN,KxN` (inputs x outputs).
@@ -71,7 +71,7 @@ def kernel_runner_shapes(
         return tuple(KernelShape(k, n) for n, k in itertools.product(SEED_OUTPUTS, SEED_INPUTS))
     kind, _, name = text.partition(":")
     if kind == "model" and name:
-        return _linear_shapes(model_folder(name))
+        return _list_linear_shapes(model_folder(name))
     shapes = [_parse_shape(part.strip()) for part in text.split(",")]
     valid = [shape for shape in shapes if shape is not None]
     if len(valid) != len(shapes):
@@ -91,7 +91,7 @@ def _parse_shape(text: str) -> KernelShape | None:
     return shape if shape.in_features and shape.out_features else None
 
 
-def _linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
+def _list_linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
     """Return the shapes of a checkpoint's linear layers, each once.
 
     Embeddings are left out, since they are looked up and not multiplied. Raise KernelError if
@@ -174,7 +174,7 @@ def run_kernels(
     count = 0
     total = job.effort.passes * len(job.shapes) * len(job.options.batches)
     cases: dict[str, Json] = {}  # of the point that comes next
-    for event in _events(job, python):
+    for event in _iter_events(job, python):
         if event["event"] == "machine":
             machine = KernelMachine.model_validate(
                 event | {"cpu_model": cpu_model, "seed": job.options.seed}
@@ -185,7 +185,7 @@ def run_kernels(
             for name, case in cases.items():
                 key = (name, *event["shape"], event["batch"])
                 seconds = event["seconds"].get(name, ())
-                timings[key] = _with_pass(timings.get(key), _timing(case), seconds)
+                timings[key] = _add_pass(timings.get(key), _parse_timing(case), seconds)
             cases = {}
             count += 1
             inputs, outputs = event["shape"]
@@ -195,14 +195,14 @@ def run_kernels(
             "The kernel worker measured nothing; give at least one shape and one batch."
         )
     return KernelRun(
-        machine=machine, timings=_in_order(timings.values(), job), against=job.options.against
+        machine=machine, timings=_sort_timings(timings.values(), job), against=job.options.against
     )
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
     """Return the roofline of this machine, by a run without cases. Raise KernelError."""
     no_cases = KernelJob(KernelOptions(), shapes=(), cases=())
-    machines = (event for event in _events(no_cases, python) if event["event"] == "machine")
+    machines = (event for event in _iter_events(no_cases, python) if event["event"] == "machine")
     machine = next(machines, None)
     if machine is None:
         raise KernelError("The kernel worker returned no roofline of this machine.")
@@ -218,7 +218,7 @@ def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> Machi
     )
 
 
-def _timing(case: Json) -> KernelTiming:
+def _parse_timing(case: Json) -> KernelTiming:
     return KernelTiming(
         case=case["name"],
         in_features=case["shape"][0],
@@ -231,7 +231,7 @@ def _timing(case: Json) -> KernelTiming:
     )
 
 
-def _with_pass(
+def _add_pass(
     earlier: KernelTiming | None, latest: KernelTiming, seconds: Sequence[float]
 ) -> KernelTiming:
     """Return the timing with the rounds of one more pass.
@@ -252,7 +252,7 @@ def _with_pass(
     )
 
 
-def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTiming, ...]:
+def _sort_timings(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTiming, ...]:
     """Return the timings in the order of the job's shapes and batches. The worker shuffles them."""
     shapes = [(shape.in_features, shape.out_features) for shape in job.shapes]
 
@@ -263,18 +263,18 @@ def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTi
     return tuple(sorted(timings, key=position))
 
 
-def _events(job: KernelJob, python: Path) -> Iterator[Json]:
+def _iter_events(job: KernelJob, python: Path) -> Iterator[Json]:
     """Yield the worker's events. Raise KernelError if it fails."""
     try:
-        yield from run_short_job(_WORKER, python, _as_json(job))
+        yield from run_short_job(_WORKER, python, _make_job_json(job))
     except WorkerFailed as failure:
         raise KernelError(f"The kernel worker failed: {failure}") from None
 
 
-def _as_json(job: KernelJob) -> Json:
+def _make_job_json(job: KernelJob) -> Json:
     options = job.options
     return {
-        "native": native_module(),
+        "native": find_native_module(),
         "cases": list(job.cases),
         "against": list(options.against),
         "all_cases": options.cases is not None,  # also cases that only run if they are named

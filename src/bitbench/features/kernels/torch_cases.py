@@ -21,13 +21,15 @@ class _Bfloat16(Case):
     def weight_bytes(self, shape: KernelShape) -> int:
         return 2 * shape.in_features * shape.out_features
 
-    def _weights(self, shape: KernelShape, copies: int, pool: WeightPool) -> list[torch.Tensor]:
+    def _list_weights(
+        self, shape: KernelShape, copies: int, pool: WeightPool
+    ) -> list[torch.Tensor]:
         count = shape.in_features * shape.out_features
         form = (shape.out_features, shape.in_features)
         return [pool.bfloat16_at(copy * count, count).view(form) for copy in range(copies)]
 
 
-def _rows(weight: torch.Tensor, rows: slice) -> npt.NDArray[np.float64]:
+def _read_rows(weight: torch.Tensor, rows: slice) -> npt.NDArray[np.float64]:
     return np.asarray(weight[rows].double().cpu().numpy())
 
 
@@ -38,10 +40,10 @@ class TorchLinear(_Bfloat16):
     name: str = "torch-linear"
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        weights = self._weights(shape, copies, pool)
+        weights = self._list_weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
-            reference=lambda rows: _rows(weights[0], rows),
+            reference=lambda rows: _read_rows(weights[0], rows),
             weight_bytes=self.weight_bytes(shape),
         )
 
@@ -64,7 +66,7 @@ class TorchLinearFloat32(Case):
         weights = [pool.float32_at(copy * count, count).view(form) for copy in range(copies)]
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
-            reference=lambda rows: _rows(weights[0], rows),
+            reference=lambda rows: _read_rows(weights[0], rows),
             weight_bytes=self.weight_bytes(shape),
         )
 
@@ -77,10 +79,10 @@ class TorchMv(_Bfloat16):
     batches: tuple[int, int] = (1, 1)
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
-        weights = self._weights(shape, copies, pool)
+        weights = self._list_weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.mv(weights[copy], x.view(-1)).view(1, -1),
-            reference=lambda rows: _rows(weights[0], rows),
+            reference=lambda rows: _read_rows(weights[0], rows),
             weight_bytes=self.weight_bytes(shape),
         )
 
@@ -110,7 +112,7 @@ class TorchInt8(Case):
         scales = torch.full((shape.out_features,), 2**-7, dtype=torch.bfloat16)
         return Prepared(
             run=lambda x, copy: torch.ops.aten._weight_int8pack_mm(x, weights[copy], scales),
-            reference=lambda rows: _rows(weights[0], rows) * 2**-7,
+            reference=lambda rows: _read_rows(weights[0], rows) * 2**-7,
             weight_bytes=self.weight_bytes(shape),
         )
 

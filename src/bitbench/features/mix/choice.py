@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.divergence import divergence, window_means
-from bitbench.analysis.intervals import mean_t_interval
-from bitbench.analysis.quality import short_quality_scores
+from bitbench.analysis.divergence import compute_window_means, divergence
+from bitbench.analysis.intervals import estimate_t_mean
+from bitbench.analysis.quality import read_short_scores
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
 from bitbench.features.mix.types import (
     GroupChoice,
@@ -37,10 +37,10 @@ from bitbench.features.mix.types import (
 from bitbench.quantize.checkpoint import GgufTensor
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Condition
-from bitbench.reports.labels import grouped
+from bitbench.reports.labels import group_by
 from bitbench.study.plan import Config
 from bitbench.study.recipe import Backend, Recipe, TensorRule
-from bitbench.study.variant import tensor_type
+from bitbench.study.variant import find_tensor_type
 from bitbench.util.errors import RecipeError, UsageError
 
 # Matrices that read the same vector: engines fuse them, or compute them in one pass.
@@ -73,7 +73,7 @@ def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str]) -> tuple[
     bands = min(BANDS, layers)
     groups: dict[tuple[str, int], list[GgufTensor]] = {}
     for tensor in tensors:
-        kind, layer = _place(tensor)
+        kind, layer = _find_kind_and_layer(tensor)
         if kind is not None:
             band = -1
             if layer is not None:
@@ -82,10 +82,12 @@ def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str]) -> tuple[
     if not groups:
         raise RecipeError("the model has no tensors that can be quantized; is it stored in bf16?")
     is_tied = all(kind != _LAST for kind, _ in groups)
-    return tuple(_group(kind, members, types, is_tied) for (kind, _), members in groups.items())
+    return tuple(
+        _make_group(kind, members, types, is_tied) for (kind, _), members in groups.items()
+    )
 
 
-def _place(tensor: GgufTensor) -> tuple[str | None, int | None]:
+def _find_kind_and_layer(tensor: GgufTensor) -> tuple[str | None, int | None]:
     """Return the kind and the layer. The kind is None if the tensor's type is not chosen."""
     if tensor.type not in _DENSE or len(tensor.shape) < 2:
         return None, None
@@ -97,17 +99,17 @@ def _place(tensor: GgufTensor) -> tuple[str | None, int | None]:
 
 
 def _list_layers(tensors: Sequence[GgufTensor]) -> list[int]:
-    layers = [_place(tensor)[1] for tensor in tensors]
+    layers = [_find_kind_and_layer(tensor)[1] for tensor in tensors]
     return [layer for layer in layers if layer is not None]
 
 
-def _group(
+def _make_group(
     kind: str, tensors: Sequence[GgufTensor], types: Sequence[str], is_tied: bool
 ) -> TensorGroup:
     """Return the group of these tensors. Raise RecipeError if no type fits their rows."""
     fitting = []
     for name in types:
-        block = tensor_type(name).block_weights
+        block = find_tensor_type(name).block_weights
         if all(tensor.shape[0] % block == 0 for tensor in tensors):
             fitting.append(name)
     if not fitting:
@@ -127,7 +129,7 @@ def _group(
     )
 
 
-def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str = "") -> Recipe:
+def make_mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str = "") -> Recipe:
     """Return the recipe of a mix. Tensors outside its groups stay as in the unquantized model."""
     rules = []
     for group, type in types.items():
@@ -142,7 +144,7 @@ def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str =
     )
 
 
-def tensors_unlike_mix_choice(
+def list_wrong_tensors(
     tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]
 ) -> list[str]:
     """Describe the tensors of a file whose type is not the requested one.
@@ -175,13 +177,13 @@ class Swap:
         return f"swap-{self.groups[0].kind}{layers}-{self.type}"
 
 
-def swaps_for_mix_choice(groups: Sequence[TensorGroup]) -> list[Swap]:
+def list_swaps(groups: Sequence[TensorGroup]) -> list[Swap]:
     """Return the swaps to measure.
 
     These are each group in the smallest type that fits it, and each kind as a whole in the others.
     """
     swaps = [Swap((group,), group.types[0]) for group in groups]
-    for members in grouped(groups, lambda group: group.kind).values():
+    for members in group_by(groups, lambda group: group.kind).values():
         by_type: dict[str, list[TensorGroup]] = {}
         for group in members:
             for type in group.types[1:]:
@@ -209,7 +211,7 @@ def plan_uniform(
     return mixes
 
 
-def mix_options(
+def collect_options(
     groups: Sequence[TensorGroup], measured: Mapping[Swap, float], weight_s: Mapping[str, float]
 ) -> dict[TensorGroup, tuple[Option, ...]]:
     """Return the cost of each group in each type that fits it.
@@ -239,7 +241,7 @@ def mix_options(
             type=type,
             divergence=measured[swap] * share(group, swap),
             step_s=step_s,
-            size_bytes=tensor_type(type).bytes_of(group.weights),
+            size_bytes=find_tensor_type(type).count_bytes(group.weights),
         )
 
     options: dict[TensorGroup, tuple[Option, ...]] = {}
@@ -248,7 +250,7 @@ def mix_options(
     return options
 
 
-def mix_choice_weight_times(
+def estimate_weight_times(
     models: Sequence[tuple[Mapping[TensorGroup, str], float]],
 ) -> dict[str, float]:
     """Return the seconds per weight of each type, never below zero.
@@ -257,7 +259,7 @@ def mix_choice_weight_times(
     """
     from scipy.optimize import nnls  # half a second to import
 
-    counts = [_weights_by_type(types) for types, _ in models]
+    counts = [_count_weights_by_type(types) for types, _ in models]
     types = list(dict.fromkeys(itertools.chain.from_iterable(counts)))
     unit = max(max(count.values()) for count in counts)
     design = np.array([_list_scaled_counts(count, types, unit) for count in counts])
@@ -269,7 +271,7 @@ def _list_scaled_counts(count: Counter[str], types: Sequence[str], unit: int) ->
     return [count[type] / unit for type in types]
 
 
-def _weights_by_type(types: Mapping[TensorGroup, str]) -> Counter[str]:
+def _count_weights_by_type(types: Mapping[TensorGroup, str]) -> Counter[str]:
     """Count the weights that a step multiplies."""
     counts: Counter[str] = Counter()
     for group, type in types.items():
@@ -347,12 +349,12 @@ def predict_mix(choices: Sequence[GroupChoice]) -> Predicted:
     )
 
 
-def chosen_mix_types(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
+def get_chosen_types(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
     """Return the chosen type of each group."""
     return {choice.group: choice.chosen for choice in choices}
 
 
-def chosen_mix_divergence_difference(
+def estimate_divergence_difference(
     records: StudyRecords, mix: Config, reference: Config, baseline: Config
 ) -> Estimate | None:
     """Return the divergence of `mix` from the baseline less the divergence of `reference`.
@@ -366,9 +368,9 @@ def chosen_mix_divergence_difference(
     compared = (baseline, mix, reference)
     if any(config not in last or last[config].scores_file is None for config in compared):
         return None
-    dense, mixed, other = (short_quality_scores(records, last[config]) for config in compared)
-    excess = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
-    return mean_t_interval(excess.tolist(), records.study.measure.confidence)
+    dense, mixed, other = (read_short_scores(records, last[config]) for config in compared)
+    excess = compute_window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
+    return estimate_t_mean(excess.tolist(), records.study.measure.confidence)
 
 
 def judge_mix(
@@ -421,7 +423,7 @@ def _judge_divergence(
     )
 
 
-def mix_ceilings(
+def compute_ceilings(
     limits: MixLimits, reference_step_s: float, reference_divergence: float
 ) -> dict[str, float]:
     """Return the maximum of each limited metric. Predicted metrics keep a reserve."""

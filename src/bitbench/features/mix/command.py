@@ -6,15 +6,15 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.json_answers import end_with_json
-from bitbench.cli.options import AsJson, Format, words_option
+from bitbench.cli.options import AsJson, Format, parse_words_option
 from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.features.mix.search import mix as find_mix
 from bitbench.features.mix.types import Mix, parse_mix_limits
-from bitbench.features.mix.words import mixture_document
+from bitbench.features.mix.words import build_mixture_document
 from bitbench.machine.workplace import Workplace
-from bitbench.study.study_file import checked
+from bitbench.study.study_file import check_input
 
 
 def mix(
@@ -50,20 +50,20 @@ def mix(
     interrupted run. Exit code 0: every limit is met with confidence. 1: one is missed. 2:
     inconclusive.
     """
-    limits = checked(lambda: parse_mix_limits(limit), about="--limit")
+    limits = check_input(lambda: parse_mix_limits(limit), about="--limit")
 
     def make_request() -> Mix:
-        chosen_types = words_option(types)
+        chosen_types = parse_words_option(types)
         return Mix.model_validate(
             {"model": model, "types": chosen_types, "limits": limits, "windows": windows}
         )
 
-    request = checked(make_request)
+    request = check_input(make_request)
     console = Terminal(stderr=as_json or form is Format.MARKDOWN)
     with RunDisplay(console) as display:
         mixture = find_mix(request, into, display, Workplace())
     if as_json:
         end_with_json("mix", mixture, mixture.exit_code)
     end_with_outcome_document(
-        mixture_document(mixture), console, mixture.exit_code, form, says_exit_code=True
+        build_mixture_document(mixture), console, mixture.exit_code, form, says_exit_code=True
     )

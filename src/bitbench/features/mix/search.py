@@ -15,18 +15,18 @@ from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.choice import (
     Swap,
     choose_mix,
-    chosen_mix_divergence_difference,
-    chosen_mix_types,
+    collect_options,
+    compute_ceilings,
+    estimate_divergence_difference,
+    estimate_weight_times,
+    get_chosen_types,
     group_tensors,
     judge_mix,
-    mix_ceilings,
-    mix_choice_weight_times,
-    mix_options,
-    mixed_recipe,
+    list_swaps,
+    list_wrong_tensors,
+    make_mixed_recipe,
     plan_uniform,
     predict_mix,
-    swaps_for_mix_choice,
-    tensors_unlike_mix_choice,
 )
 from bitbench.features.mix.types import (
     ConfirmedMix,
@@ -37,10 +37,10 @@ from bitbench.features.mix.types import (
     Option,
     TensorGroup,
 )
-from bitbench.features.mix.words import mixture_document
+from bitbench.features.mix.words import build_mixture_document
 from bitbench.machine.workplace import Workplace
 from bitbench.models import library
-from bitbench.planning.plan import no_quality_of_random_weights
+from bitbench.planning.plan import describe_random_weights_refusal
 from bitbench.planning.variants import make_ordered_variant, order_variant
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
@@ -78,10 +78,10 @@ def mix(request: Mix, into: Path | None, observer: Observer, workplace: Workplac
     Fill the study folders `sensitivity`, `times` and `confirmation-MIX` and a `report` in `into`,
     by default ./mix-MODEL. The same call continues an interrupted one.
     """
-    catalog.built_in_recipe_file(request.limits.reference)  # raises if there is no such recipe
+    catalog.find_built_in_recipe_file(request.limits.reference)  # raises if there is no such recipe
     path = into or Path(f"mix-{Path(request.model).name}")
     mixture = _MixRun(request, path, observer, workplace).answer()
-    make_report_files(mixture_document(mixture), path)
+    make_report_files(build_mixture_document(mixture), path)
     return mixture
 
 
@@ -97,17 +97,17 @@ class _MixRun:
     def answer(self) -> Mixture:
         request = self.request
         reference = request.limits.reference
-        swaps = swaps_for_mix_choice(self._groups)
+        swaps = list_swaps(self._groups)
         models = plan_uniform(self._groups, request.types)
         divergences = self._measure_swaps(swaps)
         steps_s = self._measure_times(models)
         choices = choose_mix(
-            self._options(swaps, divergences, models, steps_s),
-            mix_ceilings(request.limits, steps_s[reference], divergences[reference]),
+            self._collect_options(swaps, divergences, models, steps_s),
+            compute_ceilings(request.limits, steps_s[reference], divergences[reference]),
         )
-        recipe = self._chosen_recipe(choices)
-        file = self._folder.write(f"{recipe.name}.yaml", catalog.recipe_file_text(recipe))
-        wrong = tensors_unlike_mix_choice(self._tensors_of(recipe), chosen_mix_types(choices))
+        recipe = self._make_chosen_recipe(choices)
+        file = self._folder.write(f"{recipe.name}.yaml", catalog.format_recipe_file(recipe))
+        wrong = list_wrong_tensors(self._read_tensors_of(recipe), get_chosen_types(choices))
         if wrong:
             raise QuantizeError(
                 f"llama-quantize made another file than asked for: {wrong[0]}; choose other --types"
@@ -136,14 +136,14 @@ class _MixRun:
     def _model(self) -> library.ResolvedModel:
         name = self.request.model
         if library.look_up_model(name, self.workplace.home).facts.random_weights:
-            raise QualityError(no_quality_of_random_weights(name))
+            raise QualityError(describe_random_weights_refusal(name))
         return library.resolve(name, self.workplace.home)
 
     @cached_property
     def _groups(self) -> tuple[TensorGroup, ...]:
-        return group_tensors(self._tensors_of(DENSE), self.request.types)
+        return group_tensors(self._read_tensors_of(DENSE), self.request.types)
 
-    def _options(
+    def _collect_options(
         self,
         swaps: Sequence[Swap],
         divergences: Mapping[str, float],
@@ -153,9 +153,9 @@ class _MixRun:
         """Return the measured cost of each group in each type."""
         measured = {swap: divergences[swap.name] for swap in swaps}
         timed = [(types, steps_s[f"all-{type}"]) for type, types in models.items()]
-        return mix_options(self._groups, measured, mix_choice_weight_times(timed))
+        return collect_options(self._groups, measured, estimate_weight_times(timed))
 
-    def _tensors_of(self, recipe: str | Recipe) -> tuple[GgufTensor, ...]:
+    def _read_tensors_of(self, recipe: str | Recipe) -> tuple[GgufTensor, ...]:
         """Return the tensors of a variant. Create the variant if it does not exist."""
         if isinstance(recipe, str):
             recipe = catalog.find_recipe(recipe)
@@ -172,7 +172,7 @@ class _MixRun:
 
     def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, float]:
         """Return the divergence by recipe: of each swap, and of the limits' reference."""
-        recipes = [_swap_recipe(swap) for swap in swaps]
+        recipes = [_make_swap_recipe(swap) for swap in swaps]
         reference = self.request.limits.reference
         study = self._study(
             "sensitivity",
@@ -185,30 +185,30 @@ class _MixRun:
         names = {reference, *(recipe.name for recipe in recipes)}
         divergences: dict[str, float] = {}
         if lock is not None and lock.plan.study == study:
-            divergences = _divergences(folder.read())
+            divergences = _collect_divergences(folder.read())
         # A finished search has removed the variants: do not make them again without need.
         if names - set(divergences):
             self._require_room(recipes)
-            divergences = _divergences(self._run(study, folder).read())
-        _require(names, divergences, folder)
+            divergences = _collect_divergences(self._run(study, folder).read())
+        _require_measured(names, divergences, folder)
         return divergences
 
     def _measure_times(self, models: Mapping[str, Mapping[TensorGroup, str]]) -> dict[str, float]:
         """Return the seconds of a step by recipe: of each model, and of the limits' reference."""
-        recipes = [mixed_recipe(f"all-{type}", types) for type, types in models.items()]
+        recipes = [make_mixed_recipe(f"all-{type}", types) for type, types in models.items()]
         reference = self.request.limits.reference
         study = self._study(
             "times",
             [reference, *map(self._written, recipes)],
             workloads=(DECODE,),
-            measure=_rounds(STARTS),
+            measure=_plan_rounds(STARTS),
         )
         folder = self._run(study, StudyFolder(self.path / "times"))
         steps_s = {}
         for point in summarize(folder.read()).points:
             if STEP in point.metrics:
-                steps_s[_recipe_of(point.point.config)] = point.metrics[STEP].value
-        _require({reference, *(recipe.name for recipe in recipes)}, steps_s, folder)
+                steps_s[_get_recipe_name(point.point.config)] = point.metrics[STEP].value
+        _require_measured({reference, *(recipe.name for recipe in recipes)}, steps_s, folder)
         return steps_s
 
     def _confirm(self, recipe: Recipe) -> ConfirmedMix:
@@ -222,56 +222,56 @@ class _MixRun:
             [DENSE, reference.name, f"{recipe.name}.yaml"],
             workloads=(DECODE,),
             quality=self._quality(FRESH_WINDOWS, offset=0.5),
-            baseline=self._config(reference).name,
-            measure=_rounds(STARTS + 1),
+            baseline=self._make_config(reference).name,
+            measure=_plan_rounds(STARTS + 1),
         )
         folder = self._run(study, StudyFolder(self.path / f"confirmation-{recipe.name}"))
         records = folder.read()
         summary = summarize(records)
-        mix_config = self._config(recipe)
-        mix_side = self._side(summary, recipe)
+        mix_config = self._make_config(recipe)
+        mix_side = self._summarize_side(summary, recipe)
         entries = summary.rankings[0].entries if summary.rankings else ()
         speeds = [entry.ratio_to_baseline for entry in entries if entry.config == mix_config]
         speed = speeds[0] if speeds else None
-        difference = chosen_mix_divergence_difference(
+        difference = estimate_divergence_difference(
             records,
             mix_config,
-            self._config(reference),
-            self._config(catalog.find_recipe(DENSE)),
+            self._make_config(reference),
+            self._make_config(catalog.find_recipe(DENSE)),
         )
         return ConfirmedMix(
             folder=str(folder.path),
             mix=mix_side,
-            reference=self._side(summary, reference),
+            reference=self._summarize_side(summary, reference),
             speed=speed,
             difference=difference,
             findings=tuple(judge_mix(self.request.limits, mix_side, speed, difference)),
         )
 
-    def _side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
+    def _summarize_side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
         """Return the results of one recipe.
 
         Bits count the groups only. Tensors outside them are the same in every variant.
         """
-        config = self._config(recipe)
+        config = self._make_config(recipe)
         points = [point for point in summary.points if point.point.config == config]
         qualities = [quality for quality in summary.quality if quality.config == config]
         step = points[0].metrics.get(STEP) if points else None
         divergence = qualities[0].estimates.get(KL) if qualities else None
         chosen = set(itertools.chain.from_iterable(group.tensors for group in self._groups))
-        tensors = [tensor for tensor in self._tensors_of(recipe) if tensor.name in chosen]
+        tensors = [tensor for tensor in self._read_tensors_of(recipe) if tensor.name in chosen]
         size_bytes = sum(tensor.size_bytes for tensor in tensors)
         weights = sum(tensor.weights for tensor in tensors)
         return MixSide(
             recipe=recipe.name, step=step, divergence=divergence, bits=8 * size_bytes / weights
         )
 
-    def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
+    def _make_chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
         """Return the recipe of a choice. A hash in its name keeps choices apart."""
-        types = chosen_mix_types(choices)
+        types = get_chosen_types(choices)
         content = json.dumps([[*group.tensors, type] for group, type in types.items()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-        return mixed_recipe(
+        return make_mixed_recipe(
             f"mix-{digest}", types, f"{self._model.name}, by measured time and divergence"
         )
 
@@ -305,10 +305,10 @@ class _MixRun:
     def _written(self, recipe: Recipe) -> str:
         """Write a recipe file and return its name for the studies of this search."""
         name = f"{RECIPES}/{recipe.name}.yaml"
-        self._folder.write(name, catalog.recipe_file_text(recipe))
+        self._folder.write(name, catalog.format_recipe_file(recipe))
         return name
 
-    def _config(self, recipe: Recipe) -> Config:
+    def _make_config(self, recipe: Recipe) -> Config:
         return Config(variant=f"{self._model.name}/{recipe.name}", engine=ENGINE)
 
     def _find_variant(self, recipe: Recipe) -> variants.MadeVariant | None:
@@ -333,32 +333,34 @@ class _MixRun:
 
     def _remove(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
-            variant = self._find_variant(_swap_recipe(swap))
+            variant = self._find_variant(_make_swap_recipe(swap))
             if variant is not None:
                 variants.remove_variant(variant)
 
 
-def _rounds(starts: int) -> Measure:
+def _plan_rounds(starts: int) -> Measure:
     """Return fixed numbers of starts and trials: interim analyses would bias the metrics."""
     return Measure(
         starts=Count(min=starts, max=starts), trials=Count(min=ROUNDS, max=ROUNDS), metric="tpot"
     )
 
 
-def _swap_recipe(swap: Swap) -> Recipe:
-    return mixed_recipe(swap.name, dict.fromkeys(swap.groups, swap.type))
+def _make_swap_recipe(swap: Swap) -> Recipe:
+    return make_mixed_recipe(swap.name, dict.fromkeys(swap.groups, swap.type))
 
 
-def _divergences(records: StudyRecords) -> dict[str, float]:
+def _collect_divergences(records: StudyRecords) -> dict[str, float]:
     """Return the divergence by recipe, if it was compared with the unquantized model."""
     divergences = {}
     for quality in summarize_quality(records):
         if KL in quality.estimates:
-            divergences[_recipe_of(quality.config)] = quality.estimates[KL].value
+            divergences[_get_recipe_name(quality.config)] = quality.estimates[KL].value
     return divergences
 
 
-def _require(recipes: Set[str], measured: Mapping[str, float], folder: StudyFolder) -> None:
+def _require_measured(
+    recipes: Set[str], measured: Mapping[str, float], folder: StudyFolder
+) -> None:
     """Raise QualityError for the first recipe that was not measured."""
     if missing := sorted(recipes - measured.keys()):
         raise QualityError(
@@ -366,5 +368,5 @@ def _require(recipes: Set[str], measured: Mapping[str, float], folder: StudyFold
         )
 
 
-def _recipe_of(config: Config) -> str:
+def _get_recipe_name(config: Config) -> str:
     return config.variant.rpartition("/")[2]

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from pydantic import Field, field_validator, model_validator
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, find_worst_verdict
 from bitbench.study.base import Record, Spec
 from bitbench.study.study import Name
-from bitbench.study.variant import tensor_type
+from bitbench.study.variant import find_tensor_type
 from bitbench.util.errors import ExitCode
 
 REFERENCE = "gguf-q4_k_m"  # the most used type of llama.cpp
@@ -93,7 +93,7 @@ class Mix(Spec):
     @classmethod
     def _are_quantized(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         """Return the types from the smallest to the largest, as ggml spells them."""
-        types = list({tensor_type(name) for name in value})
+        types = list({find_tensor_type(name) for name in value})
         types.sort(key=lambda type: (type.bits, type.name))
         if len(types) < 2:
             raise ValueError("there is nothing to mix: give two types or more")
@@ -178,7 +178,7 @@ class ConfirmedMix(Record):
     @property
     def verdict(self) -> Verdict:
         """The verdict on all limits together."""
-        return worst_limit_check(finding.verdict for finding in self.findings)
+        return find_worst_verdict(finding.verdict for finding in self.findings)
 
 
 class Mixture(Record):

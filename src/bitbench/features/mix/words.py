@@ -18,19 +18,19 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import (
     ROUGH,
-    estimated,
-    finding_quantity,
-    times,
+    make_finding_quantity,
+    make_ratio,
+    to_quantity,
 )
 from bitbench.reports.document.words import (
+    build_table,
     bullets,
-    number_column,
+    make_number_column,
+    make_words_column,
     paragraph,
     say,
     small_print,
     strong,
-    table,
-    words_column,
 )
 from bitbench.study.metrics import METRICS
 
@@ -38,17 +38,22 @@ STEP = MetricDefinition.of(METRICS["tpot"])
 DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
 
 
-def mixture_document(mixture: Mixture) -> Document:
+def build_mixture_document(mixture: Mixture) -> Document:
     """Build the page of a chosen mix."""
-    request = paragraph("Asked for: ", _asked(mixture), ".")
+    request = paragraph("Asked for: ", _describe_request(mixture), ".")
     return Document(
         say("Mixed precision: ", mixture.model),
-        (request, Paragraph(_verdict(mixture.confirmed))),
-        (_prediction(mixture), _sensitivity(mixture), _use(mixture), _what_to_know(mixture)),
+        (request, Paragraph(_describe_verdict(mixture.confirmed))),
+        (
+            _build_prediction(mixture),
+            _build_sensitivity(mixture),
+            _build_usage(mixture),
+            _build_notes(mixture),
+        ),
     )
 
 
-def _asked(mixture: Mixture) -> Phrase:
+def _describe_request(mixture: Mixture) -> Phrase:
     values = mixture.limits.model_dump(exclude_none=True)
     limits = ", ".join(f"{name}={value}" for name, value in values.items())
     types = ", ".join(mixture.types)
@@ -58,7 +63,7 @@ def _asked(mixture: Mixture) -> Phrase:
     return say(goal, " of ", Name(mixture.model), f" in {types}, with {limits}")
 
 
-def _verdict(confirmed: ConfirmedMix) -> Phrase:
+def _describe_verdict(confirmed: ConfirmedMix) -> Phrase:
     name = Name(confirmed.mix.recipe)
     if confirmed.mix.step is None:
         verdict = strong("Nothing is confirmed: ", name, " has no result in a fresh study.")
@@ -69,29 +74,34 @@ def _verdict(confirmed: ConfirmedMix) -> Phrase:
         Verdict.MISSED: strong(name, " misses its limits."),
     }
     return say(
-        heads[confirmed.verdict], " In a fresh study, ", _beside(confirmed), _limits(confirmed)
+        heads[confirmed.verdict],
+        " In a fresh study, ",
+        _describe_comparison(confirmed),
+        _describe_limits(confirmed),
     )
 
 
-def _beside(confirmed: ConfirmedMix) -> Phrase:
+def _describe_comparison(confirmed: ConfirmedMix) -> Phrase:
     """Return the speed and the divergence of the mix compared with the reference."""
     return say(
         "it decodes at ",
-        times(confirmed.speed),
+        make_ratio(confirmed.speed),
         " the speed of ",
         Name(confirmed.reference.recipe),
         "; its divergence from the unquantized model less that of this recipe is ",
-        estimated(confirmed.difference, DIVERGENCE),
+        to_quantity(confirmed.difference, DIVERGENCE),
         ", on text that the choice did not see.",
     )
 
 
-def _limits(confirmed: ConfirmedMix) -> Phrase:
+def _describe_limits(confirmed: ConfirmedMix) -> Phrase:
     verbs = {Verdict.MET: "meets", Verdict.MISSED: "misses", Verdict.INCONCLUSIVE: "may meet"}
     sentences: list[Phrase] = []
     for finding in confirmed.findings:
         head = f" It {verbs[finding.verdict]} the limit on {finding.name}: "
-        sentences.append(say(head, finding_quantity(finding), f" against {finding.limit:.3g}."))
+        sentences.append(
+            say(head, make_finding_quantity(finding), f" against {finding.limit:.3g}.")
+        )
     return say(*sentences)
 
 
@@ -103,7 +113,7 @@ class _Line:
     reference: Quantity | None
 
 
-def _prediction(mixture: Mixture) -> Section:
+def _build_prediction(mixture: Mixture) -> Section:
     """Build the section that compares the predicted with the measured mix."""
     predicted = mixture.predicted
     mix = mixture.confirmed.mix
@@ -112,19 +122,19 @@ def _prediction(mixture: Mixture) -> Section:
         _Line(
             "divergence",
             Quantity(predicted.divergence, "nats", digits=ROUGH),
-            estimated(mix.divergence, DIVERGENCE),
-            estimated(reference.divergence, DIVERGENCE),
+            to_quantity(mix.divergence, DIVERGENCE),
+            to_quantity(reference.divergence, DIVERGENCE),
         ),
         _Line(
             "decoding step",
             Quantity(predicted.step_s, Unit.SECONDS, digits=ROUGH),
-            estimated(mix.step, STEP),
-            estimated(reference.step, STEP),
+            to_quantity(mix.step, STEP),
+            to_quantity(reference.step, STEP),
         ),
         _Line(
             "speed",
             Quantity(mixture.predicted_speed, Unit.RATIO),
-            times(mixture.confirmed.speed),
+            make_ratio(mixture.confirmed.speed),
             Quantity(1.0, Unit.RATIO),
         ),
         _Line(
@@ -134,19 +144,19 @@ def _prediction(mixture: Mixture) -> Section:
             Quantity(reference.bits, digits=ROUGH),
         ),
     )
-    comparison = table(
+    comparison = build_table(
         lines,
-        words_column("Figure", lambda line: line.metric),
-        number_column("Predicted", Unit.NONE, lambda line: line.predicted, intervals_from=0),
-        number_column("Measured", Unit.NONE, lambda line: line.measured, intervals_from=0),
-        number_column(
+        make_words_column("Figure", lambda line: line.metric),
+        make_number_column("Predicted", Unit.NONE, lambda line: line.predicted, intervals_from=0),
+        make_number_column("Measured", Unit.NONE, lambda line: line.measured, intervals_from=0),
+        make_number_column(
             Name(reference.recipe), Unit.NONE, lambda line: line.reference, intervals_from=0
         ),
     )
     return Section(say("What was predicted, and what came"), (comparison,), in_terminal=True)
 
 
-def _sensitivity(mixture: Mixture) -> Section:
+def _build_sensitivity(mixture: Mixture) -> Section:
     """Build the section on each group's cost. The most sensitive group is marked."""
     total = sum(choice.group.weights for choice in mixture.groups)
     worst = max(mixture.groups, key=lambda choice: choice.choice.divergence)
@@ -154,24 +164,24 @@ def _sensitivity(mixture: Mixture) -> Section:
     def mark(choice: GroupChoice) -> Mark | None:
         return Mark.ALARM if choice is worst else None
 
-    groups = table(
+    groups = build_table(
         mixture.groups,
-        words_column("Tensors", lambda choice: choice.group.label),
-        number_column(
+        make_words_column("Tensors", lambda choice: choice.group.label),
+        make_number_column(
             "Weights", Unit.SHARE, lambda choice: Quantity(choice.group.weights / total, Unit.SHARE)
         ),
-        words_column("Type", lambda choice: choice.chosen),
-        number_column(
+        make_words_column("Type", lambda choice: choice.chosen),
+        make_number_column(
             "Divergence",
             "nats",
             lambda choice: Quantity(choice.choice.divergence, "nats", digits=ROUGH),
         ),
-        number_column(
+        make_number_column(
             "Step",
             Unit.SECONDS,
             lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH),
         ),
-        words_column("In other types", _others, shown_from=120),
+        make_words_column("In other types", _describe_other_types, shown_from=120),
         mark=mark,
     )
     note = small_print(
@@ -181,13 +191,13 @@ def _sensitivity(mixture: Mixture) -> Section:
     return Section(say("Which tensors are sensitive"), (groups, note), in_terminal=True)
 
 
-def _others(choice: GroupChoice) -> str:
+def _describe_other_types(choice: GroupChoice) -> str:
     """Return the divergence in the types that were not chosen: `q8_0 0.0003, q6_K 0.001`."""
     others = [option for option in choice.options if option.type != choice.chosen]
     return ", ".join(f"{option.type} {option.divergence:.2g}" for option in others)
 
 
-def _use(mixture: Mixture) -> Section:
+def _build_usage(mixture: Mixture) -> Section:
     lines = (
         f"bitbench quantize {mixture.model} --recipe {mixture.recipe}",
         f"recipes: [{mixture.recipe}]  # in a study file",
@@ -195,7 +205,7 @@ def _use(mixture: Mixture) -> Section:
     return Section(say("To use it"), (CodeBlock(lines),), in_terminal=True)
 
 
-def _what_to_know(mixture: Mixture) -> Section:
+def _build_notes(mixture: Mixture) -> Section:
     notes = (
         say(
             f"Single swaps were scored on {mixture.tokens:,} tokens. Their sum predicts the whole "

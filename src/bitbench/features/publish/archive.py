@@ -19,7 +19,7 @@ from bitbench.analysis.summarize import summarize
 from bitbench.features.publish.cleaning import clean_records
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.study.base import Record
-from bitbench.study.study_file import study_file_text
+from bitbench.study.study_file import format_study
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder, open_to_read, read_bytes
 from bitbench.util.version import __version__
@@ -69,8 +69,8 @@ def publish_study(folder: Path, output: Path | None = None) -> Published:
         manifest = _write_folder(clean_records(records), unpacked)
         top = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
         files, last = SafeFolder.around(path)
-        with files.replacing(last) as file:
-            _pack(unpacked, [MANIFEST, *manifest.files], top, file)
+        with files.open_replacement(last) as file:
+            _write_archive(unpacked, [MANIFEST, *manifest.files], top, file)
     content = read_bytes(path)
     return Published(
         file=str(path), size=len(content), sha256=sha256(content).hexdigest(), manifest=manifest
@@ -81,9 +81,9 @@ def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
     """Write all files and return their manifest. The metrics are computed from the records as they
     are written. Raise StoreError if the files exceed the limits."""
     folder = StudyFolder(into)
-    with folder.writing() as writer:
+    with folder.open_writer() as writer:
         writer.restore(records)
-        writer.write_study(_REMARK + study_file_text(records.study))
+        writer.write_study(_REMARK + format_study(records.study))
     files = SafeFolder(into)
     files.write(FIGURES, summarize(folder.read()).model_dump_json(indent=1) + "\n")
     hashes: dict[str, str] = {}
@@ -100,7 +100,7 @@ def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
     return manifest
 
 
-def _pack(folder: Path, names: list[str], top: str, file: IO[bytes]) -> None:
+def _write_archive(folder: Path, names: list[str], top: str, file: IO[bytes]) -> None:
     """Write the files as an archive with the top folder `top`, without times and owners."""
     with (
         gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed,
@@ -133,8 +133,8 @@ def unpack_study(file: Path, into: Path) -> StudyManifest:
             tarfile.open(mode="r:", fileobj=packed) as archive,
         ):
             for entry in archive:
-                name = _checked_name(entry, hashes)
-                hashes[name] = _write(archive, entry, SafeFolder(into), name)
+                name = _check_name(entry, hashes)
+                hashes[name] = _write_entry(archive, entry, SafeFolder(into), name)
         manifest = StudyManifest.model_validate_json(read_bytes(into / MANIFEST))
     except (
         tarfile.TarError,
@@ -164,7 +164,7 @@ def unpack_study(file: Path, into: Path) -> StudyManifest:
     return manifest
 
 
-def _checked_name(entry: tarfile.TarInfo, earlier_names: Collection[str]) -> str:
+def _check_name(entry: tarfile.TarInfo, earlier_names: Collection[str]) -> str:
     """Return the entry's name without the top folder. Raise StoreError for an entry that no
     published study has."""
     name = entry.name.partition("/")[2]
@@ -176,12 +176,14 @@ def _checked_name(entry: tarfile.TarInfo, earlier_names: Collection[str]) -> str
     return name
 
 
-def _write(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: SafeFolder, name: str) -> str:
+def _write_entry(
+    archive: tarfile.TarFile, entry: tarfile.TarInfo, into: SafeFolder, name: str
+) -> str:
     """Write an entry's content to a file, and return its SHA-256."""
     content = archive.extractfile(entry)
     digest = sha256()
     assert content is not None  # a plain file
-    with into.replacing(name) as file:
+    with into.open_replacement(name) as file:
         while piece := content.read(LARGEST_PIECE):
             digest.update(piece)
             file.write(piece)

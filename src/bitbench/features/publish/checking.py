@@ -8,14 +8,14 @@ from tempfile import TemporaryDirectory
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.summarize import summarize
-from bitbench.analysis.trial import metrics_of_trial
+from bitbench.analysis.trial import compute_trial_metrics
 from bitbench.features.publish.archive import FIGURES, unpack_study
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.strict_reader import parse_next_record_number
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.document.model import Document, Name, Section
-from bitbench.reports.document.words import bullets, paragraph, plural, say, strong
+from bitbench.reports.document.words import bullets, format_count, paragraph, say, strong
 from bitbench.study.base import Json, Record
 from bitbench.util.errors import ExitCode, RowsNotKeptError, StoreError
 from bitbench.util.files import read_bytes
@@ -67,12 +67,14 @@ def verify_study(file: Path) -> Verification:
         folder = Path(temporary)
         manifest = unpack_study(file, folder)
         records = StudyFolder.existing(folder).read(str(file))
-        stated = _stated_figures(folder / FIGURES)
-        computed = dict(_figures(json.loads(summarize(records).model_dump_json())))
+        stated = _read_stated_figures(folder / FIGURES)
+        computed = dict(_iter_figures(json.loads(summarize(records).model_dump_json())))
         without_rows = _add_figures_of_trials(records, stated, computed)
-    unchecked = list(_missing(records))
+    unchecked = list(_iter_missing_records(records))
     if without_rows:
-        unchecked.append(f"the figures of {plural(without_rows, 'trial')}: it has no request rows")
+        unchecked.append(
+            f"the figures of {format_count(without_rows, 'trial')}: it has no request rows"
+        )
     different: list[str] = []
     for name in stated.keys() & computed.keys():
         if not _is_equal(stated[name], computed[name]):
@@ -82,12 +84,14 @@ def verify_study(file: Path) -> Verification:
         different += one_sided
     elif one_sided:
         unchecked.append(
-            f"{plural(len(one_sided), 'figure')} "
+            f"{format_count(len(one_sided), 'figure')} "
             "that only one of the two versions of bitbench computes"
         )
     differences: list[str] = []
     for name in sorted(different)[:SHOWN]:
-        differences.append(f"{name}: {_shown(stated, name)}, not {_shown(computed, name)}")
+        differences.append(
+            f"{name}: {_format_figure(stated, name)}, not {_format_figure(computed, name)}"
+        )
     set_aside = [
         trial
         for trial in records.trials
@@ -106,21 +110,21 @@ def verify_study(file: Path) -> Verification:
     )
 
 
-def _stated_figures(path: Path) -> Figures:
+def _read_stated_figures(path: Path) -> Figures:
     try:
-        return dict(_figures(json.loads(read_bytes(path))))
+        return dict(_iter_figures(json.loads(read_bytes(path))))
     except (ValueError, RecursionError, OSError):
         raise StoreError(f"its {FIGURES} cannot be read; ask for the file again") from None
 
 
-def _figures(content: Json, path: str = "") -> Iterator[tuple[str, Json]]:
+def _iter_figures(content: Json, path: str = "") -> Iterator[tuple[str, Json]]:
     """Yield each value in a JSON document with its path."""
     if isinstance(content, dict):
         for name, value in content.items():
-            yield from _figures(value, f"{path}.{name}" if path else str(name))
+            yield from _iter_figures(value, f"{path}.{name}" if path else str(name))
     elif isinstance(content, list):
         for index, value in enumerate(content):
-            yield from _figures(value, f"{path}[{index}]")
+            yield from _iter_figures(value, f"{path}[{index}]")
     else:
         yield path, content
 
@@ -134,39 +138,39 @@ def _add_figures_of_trials(records: StudyRecords, stated: Figures, computed: Fig
         if not metrics and trial.objectives is None:
             continue
         try:
-            from_rows = _figures_of_rows(records, trial)
+            from_rows = _compute_figures_of_rows(records, trial)
         except RowsNotKeptError:
             without_rows += 1
             continue
         content = {
             "metrics": metrics,
-            "objectives": _as_json(trial.objectives),
+            "objectives": _to_json(trial.objectives),
             "requests": trial.requests,
             "failed": trial.failed_requests,
         }
-        for path, value in _figures(content, trial.id):
+        for path, value in _iter_figures(content, trial.id):
             stated[path] = value
             computed[path] = from_rows.get(path)
     return without_rows
 
 
-def _figures_of_rows(records: StudyRecords, trial: TrialRecord) -> Figures:
+def _compute_figures_of_rows(records: StudyRecords, trial: TrialRecord) -> Figures:
     sums = RequestSums.of(records.requests_of(trial, None), records.study.objectives)
     objectives = judge_objectives(sums) if trial.objectives is not None else None
     content = {
-        "metrics": metrics_of_trial(sums, trial.energy_j).model_dump(mode="json"),
-        "objectives": _as_json(objectives),
+        "metrics": compute_trial_metrics(sums, trial.energy_j).model_dump(mode="json"),
+        "objectives": _to_json(objectives),
         "requests": sums.requests,
         "failed": sums.failed,
     }
-    return dict(_figures(content, trial.id))
+    return dict(_iter_figures(content, trial.id))
 
 
-def _as_json(record: Record | None) -> Json:
+def _to_json(record: Record | None) -> Json:
     return None if record is None else record.model_dump(mode="json")
 
 
-def _missing(records: StudyRecords) -> Iterator[str]:
+def _iter_missing_records(records: StudyRecords) -> Iterator[str]:
     """Yield the missing records. Numbers are given one after the other, so a missing number shows
     that somebody removed a record."""
     ids = {
@@ -174,17 +178,17 @@ def _missing(records: StudyRecords) -> Iterator[str]:
         "measurement of quality": [record.id for record in records.quality],
     }
     for noun, record_ids in ids.items():
-        missing = _missing_numbers(record_ids)
+        missing = _count_missing_numbers(record_ids)
         if missing:
-            yield f"{plural(missing, noun)}, by the numbers of the others"
+            yield f"{format_count(missing, noun)}, by the numbers of the others"
     if records.instances:
         starts = {trial.instance_id for trial in records.trials}
         starts -= {instance.id for instance in records.instances}
         if starts:
-            yield f"{plural(len(starts), 'start')} that trials name"
+            yield f"{format_count(len(starts), 'start')} that trials name"
 
 
-def _missing_numbers(ids: Iterable[str]) -> int:
+def _count_missing_numbers(ids: Iterable[str]) -> int:
     valid = [name for name in ids if len(name) <= LONGEST_ID]
     return parse_next_record_number(valid) - 1 - len(valid)
 
@@ -199,14 +203,14 @@ def _is_equal(stated: Json, computed: Json) -> bool:
     return type(stated) is type(computed) and bool(stated == computed)
 
 
-def _shown(figures: Figures, name: str) -> str:
+def _format_figure(figures: Figures, name: str) -> str:
     return json.dumps(figures[name])[:60] if name in figures else "nothing"
 
 
-def verification_document(verification: Verification) -> Document:
+def build_verification_document(verification: Verification) -> Document:
     """Return the page that answers `bitbench verify`."""
-    trials = plural(verification.trials, "trial")
-    figures = plural(verification.figures, "figure")
+    trials = format_count(verification.trials, "trial")
+    figures = format_count(verification.figures, "figure")
     sections = {
         "Different": verification.different,
         "Not checked": verification.unchecked,
@@ -220,7 +224,7 @@ def verification_document(verification: Verification) -> Document:
         say("Published study ", Name(verification.study)),
         (
             paragraph(
-                strong(_verdict(verification)),
+                strong(_format_verdict(verification)),
                 f" {figures} computed again, {verification.different_count:,} differ.",
             ),
             paragraph(
@@ -233,7 +237,7 @@ def verification_document(verification: Verification) -> Document:
     )
 
 
-def _verdict(verification: Verification) -> str:
+def _format_verdict(verification: Verification) -> str:
     if verification.different_count:
         return "Figures do not follow from the records. Do not use them."
     if verification.unchecked:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from bitbench.records.folder import StudyRecords
 from bitbench.study.base import RECORDED, Json, Record
-from bitbench.study.environment import venv_folder
-from bitbench.study.secrets import is_secret, secret_values, without_secret_options
+from bitbench.study.environment import find_venv_folder
+from bitbench.study.secrets import hide_secret_options, is_secret, iter_secret_values
 from bitbench.util.errors import StoreError
 from bitbench.util.text import HIDDEN
 
@@ -38,10 +38,10 @@ _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 def clean_records(records: StudyRecords) -> StudyRecords:
     """Return the records as they may be published, request rows included. Raise StoreError if names
     in the study become equal without their paths."""
-    clean = _cleaner(records)
+    clean = _make_cleaner(records)
 
     def clean_record(record: R) -> R:
-        content = _cleaned(record.model_dump(mode="json"), clean)
+        content = _clean_value(record.model_dump(mode="json"), clean)
         try:
             return type(record).model_validate(content, context=RECORDED)
         except ValidationError as error:
@@ -63,14 +63,14 @@ def clean_records(records: StudyRecords) -> StudyRecords:
     )
 
 
-def without_places(text: str) -> str:
+def hide_places(text: str) -> str:
     """Return the text with URLs cut to scheme, port and path, and paths to their last part. Tokens
     are hidden."""
     text = _ADDRESS.sub("…", _TOKEN.sub(HIDDEN, text))
     urls: list[str] = []
 
     def hide_url(match: re.Match[str]) -> str:
-        urls.append(_without_host(match[0]))
+        urls.append(_hide_host(match[0]))
         return f"\0{len(urls) - 1}\0"
 
     def last_part(match: re.Match[str]) -> str:
@@ -80,7 +80,7 @@ def without_places(text: str) -> str:
     return re.sub("\0(\\d+)\0", lambda match: urls[int(match[1])], shortened)
 
 
-def _without_host(url: str) -> str:
+def _hide_host(url: str) -> str:
     """Return the URL without host, user, password, query and fragment."""
     try:
         parts = urlsplit(url)
@@ -93,11 +93,13 @@ def _without_host(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path}"
 
 
-def _cleaner(records: StudyRecords) -> Clean:
+def _make_cleaner(records: StudyRecords) -> Clean:
     """Return a function that cleans a text of this study. It replaces the study's secrets, machines
     and environments."""
-    secrets = sorted({*secret_values(records.lock.model_dump(mode="json"))}, key=len, reverse=True)
-    names = {**_machine_names(records), **_environment_names(records)}
+    secrets = sorted(
+        {*iter_secret_values(records.lock.model_dump(mode="json"))}, key=len, reverse=True
+    )
+    names = {**_make_machine_names(records), **_make_environment_names(records)}
     pattern: re.Pattern[str] | None = None
     if names:
         escaped = (re.escape(name) for name in sorted(names, key=len, reverse=True))
@@ -108,12 +110,12 @@ def _cleaner(records: StudyRecords) -> Clean:
             text = text.replace(secret, HIDDEN)
         if pattern is not None:
             text = pattern.sub(lambda match: names[match[0]], text)
-        return without_places(text)
+        return hide_places(text)
 
     return clean
 
 
-def _machine_names(records: StudyRecords) -> dict[str, str]:
+def _make_machine_names(records: StudyRecords) -> dict[str, str]:
     """Return the published name of each machine, except of `local`, which is the study's own."""
     names = set(records.lock.hosts)
     names |= {instance.host for instance in records.instances if instance.host is not None}
@@ -124,40 +126,40 @@ def _machine_names(records: StudyRecords) -> dict[str, str]:
     return {name: f"machine-{number:03d}" for number, name in enumerate(others, start=1)}
 
 
-def _environment_names(records: StudyRecords) -> dict[str, str]:
+def _make_environment_names(records: StudyRecords) -> dict[str, str]:
     """Return the published path of each environment that the user made."""
     paths = set(records.lock.environments)
     for setup in records.study.engines:
         if setup.python is not None:
             paths |= {setup.python, str(Path(setup.python).expanduser())}
     absolute = (path for path in paths if Path(path).expanduser().is_absolute())
-    return {path: f"/{venv_folder(Path(path)).name}" for path in absolute}
+    return {path: f"/{find_venv_folder(Path(path)).name}" for path in absolute}
 
 
-def _cleaned(value: Json, clean: Clean) -> Any:
+def _clean_value(value: Json, clean: Clean) -> Any:
     match value:
         case str():
             return clean(value)
         case dict():
             return {
-                clean(name): _cleaned_field(name, inside, clean) for name, inside in value.items()
+                clean(name): _clean_field(name, inside, clean) for name, inside in value.items()
             }
         case list() if all(isinstance(text, str) for text in value):
-            return [clean(text) for text in without_secret_options(value)]
+            return [clean(text) for text in hide_secret_options(value)]
         case list():
-            return [_cleaned(item, clean) for item in value]
+            return [_clean_value(item, clean) for item in value]
     return value
 
 
-def _cleaned_field(name: str, value: Json, clean: Clean) -> Any:
+def _clean_field(name: str, value: Json, clean: Clean) -> Any:
     if not isinstance(value, str):
-        return _cleaned(value, clean)
+        return _clean_value(value, clean)
     if is_secret(name):
         return HIDDEN
     # An endpoint may be written as `box.lan:8000`.
     if name.lower().endswith("url") and value and "://" not in value:
-        return _without_host(f"//{value}").lstrip(":/")
-    return _cleaned(value, clean)
+        return _hide_host(f"//{value}").lstrip(":/")
+    return _clean_value(value, clean)
 
 
 def _clean_errors(rows: pa.Table, clean: Clean) -> pa.Table:

@@ -10,7 +10,7 @@ from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson
 from bitbench.cli.terminal import Terminal
 from bitbench.features.publish.archive import publish_study
-from bitbench.features.publish.checking import verification_document, verify_study
+from bitbench.features.publish.checking import build_verification_document, verify_study
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import ExitCode
 
@@ -53,5 +53,5 @@ def verify(
         verification = verify_study(file)
     if as_json:
         end_with_json("verify", verification, verification.exit_code)
-    render_whole_in_terminal(verification_document(verification), Terminal())
+    render_whole_in_terminal(build_verification_document(verification), Terminal())
     raise typer.Exit(verification.exit_code)

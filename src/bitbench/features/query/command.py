@@ -16,9 +16,9 @@ from rich.text import Text
 from bitbench.cli.terminal import Terminal
 from bitbench.features.query.studies import Row, Studies
 from bitbench.records.tables import TABLES
-from bitbench.reports.document.data import harmless_cell
-from bitbench.reports.document.model import plain_text
-from bitbench.reports.document.words import listing, plain_words, plural
+from bitbench.reports.document.data import escape_cell
+from bitbench.reports.document.model import format_plain_text
+from bitbench.reports.document.words import format_count, format_list, format_plain_words
 from bitbench.util.errors import UsageError
 from bitbench.util.units import UNKNOWN, show_significant
 
@@ -59,13 +59,17 @@ def query(
     studies = Studies(Path(folder))
     if arguments:
         names, rows = studies.query(arguments[0])
-        writers = {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}
+        writers = {
+            QueryFormat.TABLE: _print_table,
+            QueryFormat.CSV: _print_csv,
+            QueryFormat.JSON: _print_json,
+        }
         writers[form](names, rows)
     else:
         _list_tables(studies)
     if studies.left_out:
-        left_out = plain_text(listing(studies.left_out, most=MOST_NAMED))
-        sentence = f"{plural(len(studies.left_out), 'study folder')} left out: {left_out}"
+        left_out = format_plain_text(format_list(studies.left_out, most=MOST_NAMED))
+        sentence = f"{format_count(len(studies.left_out), 'study folder')} left out: {left_out}"
         Console(stderr=True, highlight=False).print(
             "warning:", sentence, style="yellow", markup=False, soft_wrap=True
         )
@@ -75,17 +79,17 @@ def _list_tables(studies: Studies) -> None:
     """Print the tables with their columns."""
     console = Terminal()
     for name, table in TABLES.items():
-        rows = plural(studies.count(name), "row")
+        rows = format_count(studies.count(name), "row")
         console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {rows}"))
         grid = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for column, (_, kind) in zip(table.columns, studies.described(name), strict=True):
+        for column, (_, kind) in zip(table.columns, studies.describe_columns(name), strict=True):
             grid.add_row(
                 "", Text(column.name), Text(kind.lower(), style="dim"), Text(column.meaning)
             )
         console.print(grid)
 
 
-def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
+def _print_table(names: Sequence[str], rows: Sequence[Row]) -> None:
     """Print the rows as a table."""
 
     def cell(value: object) -> Text:
@@ -93,27 +97,27 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
             return Text(UNKNOWN)
         if isinstance(value, float):
             return Text(show_significant(value, 4))
-        return Text(plain_words(str(value)))
+        return Text(format_plain_words(str(value)))
 
     grid = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for index, name in enumerate(names):
         is_number = any(isinstance(row[index], (int, float)) for row in rows)
         justify: JustifyMethod = "right" if is_number else "left"
-        grid.add_column(Text(plain_words(name)), justify=justify, overflow="fold")
+        grid.add_column(Text(format_plain_words(name)), justify=justify, overflow="fold")
     for row in rows:
         grid.add_row(*map(cell, row))
     console = Terminal()
     console.print(grid)
-    console.print(plural(len(rows), "row"), style="dim")
+    console.print(format_count(len(rows), "row"), style="dim")
 
 
-def _csv(names: Sequence[str], rows: Sequence[Row]) -> None:
+def _print_csv(names: Sequence[str], rows: Sequence[Row]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(map(harmless_cell, names))
+    writer.writerow(map(escape_cell, names))
     for row in rows:
-        writer.writerow(map(harmless_cell, row))
+        writer.writerow(map(escape_cell, row))
 
 
-def _json(names: Sequence[str], rows: Sequence[Row]) -> None:
+def _print_json(names: Sequence[str], rows: Sequence[Row]) -> None:
     content = [dict(zip(names, row, strict=True)) for row in rows]
     typer.echo(json.dumps(content, indent=1, ensure_ascii=False, default=str))

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from bitbench.records.arrow_tables import study_arrow_table, table_schema
+from bitbench.records.arrow_tables import make_arrow_table, make_table_schema
 from bitbench.records.folder import StudyFolder
 from bitbench.records.kept_tables import KEPT_TABLES, find_kept_table, hash_records, read_kept_table
 from bitbench.records.tables import TABLES
 from bitbench.util.errors import BitbenchError, StoreError
-from bitbench.util.text import did_you_mean
+from bitbench.util.text import suggest_name
 
 try:
     import duckdb
@@ -49,8 +49,8 @@ class Studies:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise StoreError(f"no folder {folder}; give one that contains study folders")
-        self._folders = dict(_study_folders(folder.resolve()))
-        self._connection = _connection_without_files()
+        self._folders = dict(_iter_study_folders(folder.resolve()))
+        self._connection = _connect_without_files()
         self._kept: dict[str, dict[str, Path]] = {name: {} for name in KEPT_TABLES}
         self._parsed: dict[str, list[pa.Table]] = {name: [] for name in KEPT_TABLES}
         self._made: set[str] = set()
@@ -65,7 +65,7 @@ class Studies:
             result = self._connection.execute(sql)
             rows = result.fetchall()
         except duckdb.Error as error:
-            raise _explained(error) from error
+            raise _explain_error(error) from error
         return [str(column[0]) for column in result.description or ()], rows
 
     def count(self, name: str) -> int:
@@ -73,7 +73,7 @@ class Studies:
         _, rows = self.query(f"SELECT count(*) FROM {name}")
         return int(rows[0][0])
 
-    def described(self, name: str) -> list[tuple[str, str]]:
+    def describe_columns(self, name: str) -> list[tuple[str, str]]:
         """Return the names and DuckDB types of a table's columns."""
         return [(str(row[0]), str(row[1])) for row in self.query(f"DESCRIBE {name}")[1]]
 
@@ -88,9 +88,9 @@ class Studies:
             self._make("studies")
             rows = self._connection.execute("SELECT folder, study FROM studies").fetchall()
             studies = {self._folders[folder]: (folder, study) for folder, study in rows}
-            self._connection.register(name, _request_rows(studies))
+            self._connection.register(name, _make_request_rows(studies))
         else:
-            table = _study_table(name, self._kept[name], self._parsed[name])
+            table = _make_study_table(name, self._kept[name], self._parsed[name])
             self._connection.register(name, table)
 
     def _find_tables(self) -> None:
@@ -102,14 +102,14 @@ class Studies:
                 records = StudyFolder(path).read(folder) if None in kept.values() else None
                 for name, file in kept.items():
                     if records is not None:
-                        self._parsed[name].append(study_arrow_table(records, name, folder))
+                        self._parsed[name].append(make_arrow_table(records, name, folder))
                     elif file is not None:
                         self._kept[name][folder] = file
             except BitbenchError as error:
                 self.left_out.append(f"{folder} ({error})")
 
 
-def _study_folders(root: Path) -> Iterator[tuple[str, Path]]:
+def _iter_study_folders(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield each folder that has a lock.json, with its name relative to `root`. Links are not
     followed."""
     for path, folders, files in os.walk(root):
@@ -118,17 +118,17 @@ def _study_folders(root: Path) -> Iterator[tuple[str, Path]]:
             yield Path(path).relative_to(root).as_posix(), Path(path)
 
 
-def _explained(error: duckdb.Error) -> StoreError:
+def _explain_error(error: duckdb.Error) -> StoreError:
     if isinstance(error, duckdb.PermissionException) or _LOCKED in str(error):
         return StoreError(REFUSED)
     unknown = _UNKNOWN_TABLE.search(str(error))
     if unknown is None:
         return StoreError(f"the query failed: {error}")
-    hint = did_you_mean(unknown[1], list(TABLES))
+    hint = suggest_name(unknown[1], list(TABLES))
     return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}")
 
 
-def _connection_without_files() -> duckdb.DuckDBPyConnection:
+def _connect_without_files() -> duckdb.DuckDBPyConnection:
     """Return an in-memory connection for the user's SQL, which cannot lift its restrictions."""
     connection = duckdb.connect(
         config={
@@ -175,10 +175,12 @@ class _StudyTable(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no 
         return table.append_column("folder", folders).select(names)
 
 
-def _study_table(name: str, kept: Mapping[str, Path], parsed: Sequence[pa.Table]) -> _StudyTable:
+def _make_study_table(
+    name: str, kept: Mapping[str, Path], parsed: Sequence[pa.Table]
+) -> _StudyTable:
     """Return a table over the stored files, by study folder, and the parsed tables of other
     studies."""
-    schema = table_schema(name)
+    schema = make_table_schema(name)
     table = _StudyTable([], schema, ds.ParquetFileFormat(), fs.LocalFileSystem())
     table.name = name
     table.kept = kept
@@ -194,7 +196,7 @@ class _RequestRows(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no
         return super().scanner(**{**options, "use_threads": False})
 
 
-def _request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
+def _make_request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
     """Return the request rows of all studies. `studies` has the values of the columns `folder` and
     `study` by the study folder's path."""
     parquet = ds.ParquetFileFormat()
@@ -207,4 +209,4 @@ def _request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
             fragments.append(
                 parquet.make_fragment(str(file), filesystem=files, partition_expression=in_trial)
             )
-    return _RequestRows(fragments, table_schema("requests"), parquet, files)
+    return _RequestRows(fragments, make_table_schema("requests"), parquet, files)

@@ -16,25 +16,25 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from bitbench.models.folder import MANIFEST, model_special_token_ids
+from bitbench.models.folder import MANIFEST, collect_special_token_ids
 from bitbench.models.hub import OnProgress
 from bitbench.models.library import ExpectedModel, KnownModel
-from bitbench.models.shapes import SHAPES, Shape, shards, tensor_bytes
+from bitbench.models.shapes import SHAPES, Shape, compute_tensor_bytes, split_into_shards
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder
-from bitbench.util.model_files import safetensors_header_bytes
-from bitbench.util.text import did_you_mean
+from bitbench.util.model_files import make_safetensors_header
+from bitbench.util.text import suggest_name
 from bitbench.util.units import show_bytes
 
 _PREFIX = "shape:"
 
 
-def shape_reference(shape: Shape) -> str:
+def format_shape_reference(shape: Shape) -> str:
     """Return the name of a shape in study files, such as shape:qwen3-4b."""
     return f"{_PREFIX}{shape.name}"
 
 
-def _shape_checkpoint_name(shape: Shape) -> str:
+def _format_folder_name(shape: Shape) -> str:
     """Return the name of a shape's folder, which is also its name in reports."""
     return f"shape-{shape.name}"
 
@@ -43,9 +43,9 @@ def find_shape(reference: str) -> Shape:
     """Return the shape with this name from a study file. Raise ModelError if there is none."""
     name = reference.removeprefix(_PREFIX)
     if name not in SHAPES:
-        references = [shape_reference(shape) for shape in SHAPES.values()]
+        references = [format_shape_reference(shape) for shape in SHAPES.values()]
         raise ModelError(
-            f"No shape is called {reference}; {did_you_mean(reference, references)}there are "
+            f"No shape is called {reference}; {suggest_name(reference, references)}there are "
             f"{', '.join(references)}."
         )
     return SHAPES[name]
@@ -59,15 +59,15 @@ _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\\n{% end
 Json = dict[str, Any]
 
 
-def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
+def build_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
     """Return the tokenizer files by name, for the model with this config.json.
 
     They contain the special tokens of the config.
     """
     vocabulary_size: int = config["vocab_size"]
-    names = {token: f"<|{token}|>" for token in model_special_token_ids(config)}
-    added = {token: _added(names[token]) for token in sorted(names)}
-    words = islice(_words(), vocabulary_size - len(names))
+    names = {token: f"<|{token}|>" for token in collect_special_token_ids(config)}
+    added = {token: _make_added_token(names[token]) for token in sorted(names)}
+    words = islice(_iter_words(), vocabulary_size - len(names))
     ordinary = [token for token in range(vocabulary_size) if token not in names]
     vocabulary = dict(zip(words, ordinary, strict=True))
     vocabulary |= {name: token for token, name in names.items()}
@@ -78,9 +78,9 @@ def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
         "padding": None,
         "added_tokens": [{"id": token, **content} for token, content in added.items()],
         "normalizer": None,
-        "pre_tokenizer": _byte_level(),
+        "pre_tokenizer": _make_byte_level(),
         "post_processor": None,
-        "decoder": _byte_level(),
+        "decoder": _make_byte_level(),
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -94,8 +94,8 @@ def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
             "merges": merges,
         },
     }
-    first = names[model_special_token_ids({"bos_token_id": config["bos_token_id"]})[0]]
-    last = names[model_special_token_ids({"eos_token_id": config["eos_token_id"]})[0]]
+    first = names[collect_special_token_ids({"bos_token_id": config["bos_token_id"]})[0]]
+    last = names[collect_special_token_ids({"eos_token_id": config["eos_token_id"]})[0]]
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": first,
@@ -112,14 +112,14 @@ def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
     return {"tokenizer.json": tokenizer, "tokenizer_config.json": settings}
 
 
-def _words() -> Iterator[str]:
+def _iter_words() -> Iterator[str]:
     """Yield each byte, then all rows of two letters, then all rows of three: 266,496 in all."""
-    yield from _bytes()
+    yield from _iter_bytes()
     for length in range(2, _LONGEST_WORD + 1):
         yield from map("".join, product(_LETTERS, repeat=length))
 
 
-def _bytes() -> Iterator[str]:
+def _iter_bytes() -> Iterator[str]:
     """Yield the bytes as in byte-level BPE: printable ones as they are, the others from 256 on."""
     unprintable = 0
     for byte in range(256):
@@ -130,11 +130,11 @@ def _bytes() -> Iterator[str]:
             unprintable += 1
 
 
-def _byte_level() -> Json:
+def _make_byte_level() -> Json:
     return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 
 
-def _added(name: str) -> Json:
+def _make_added_token(name: str) -> Json:
     return {
         "content": name,
         "single_word": False,
@@ -151,7 +151,7 @@ _UNFINISHED = ".making-"
 
 def _find_checkpoint(shape: Shape, home: Path) -> Path | None:
     """Return the folder of a finished checkpoint, or None."""
-    folder = home.absolute() / "models" / _shape_checkpoint_name(shape)
+    folder = home.absolute() / "models" / _format_folder_name(shape)
     return folder if (folder / MANIFEST).exists() else None
 
 
@@ -165,7 +165,7 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
     if existing is not None:
         return existing
     files = SafeFolder(home.absolute() / "models")
-    name = _shape_checkpoint_name(shape)
+    name = _format_folder_name(shape)
     files.make_folder()
     _refuse_without_room(shape, files.root)
     start = time.monotonic()
@@ -185,10 +185,10 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
 
 def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) -> None:
     # This imports numpy, which takes time that no other command should need.
-    from bitbench.features.shapes.weights import random_shape_weights
+    from bitbench.features.shapes.weights import iter_random_weights
 
-    parts = shards(shape.tensors)
-    total_bytes = tensor_bytes(shape.tensors)
+    parts = split_into_shards(shape.tensors)
+    total_bytes = compute_tensor_bytes(shape.tensors)
     written_bytes = 0
     names = ["model.safetensors"]
     if len(parts) > 1:
@@ -200,10 +200,10 @@ def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) ->
         index = {"metadata": {"total_size": total_bytes}, "weight_map": weight_map}
         folder.write("model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
     for name, part in zip(names, parts, strict=True):
-        with folder.replacing(name) as file:
-            file.write(safetensors_header_bytes(part))
+        with folder.open_replacement(name) as file:
+            file.write(make_safetensors_header(part))
             for tensor_name, tensor in part.items():
-                for piece in random_shape_weights(shape, tensor_name, tensor):
+                for piece in iter_random_weights(shape, tensor_name, tensor):
                     file.write(piece.astype("<u2", copy=False).data)
                     written_bytes += piece.nbytes
                     on_progress(written_bytes, total_bytes)
@@ -218,7 +218,7 @@ def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
     contents = {
         "config.json": config,
         "generation_config.json": tokens,
-        **shape_checkpoint_tokenizer(config),
+        **build_tokenizer(config),
     }
     for name, content in contents.items():
         indent = None if name == "tokenizer.json" else 2
@@ -228,7 +228,7 @@ def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
 def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
     files = sorted(path for path in folder.root.iterdir() if path.is_file())
     content = {
-        "name": shape_reference(shape),
+        "name": format_shape_reference(shape),
         "description": "random weights, for speed, memory and kernels; not for quality",
         "shape_of": list(shape.published_as),
         "seconds": round(seconds, 1),
@@ -239,11 +239,11 @@ def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
 
 def _refuse_without_room(shape: Shape, path: Path) -> None:
     """Raise ModelError if the checkpoint does not fit on the disk."""
-    needed_bytes = tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES
+    needed_bytes = compute_tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES
     free_bytes = shutil.disk_usage(path).free
     if free_bytes < needed_bytes:
         raise ModelError(
-            f"{shape_reference(shape)} needs {show_bytes(needed_bytes)}, and {path} has "
+            f"{format_shape_reference(shape)} needs {show_bytes(needed_bytes)}, and {path} has "
             f"{show_bytes(free_bytes)} free; free some space, or set BITBENCH_HOME to another disk."
         )
 
@@ -253,7 +253,7 @@ class ShapeSource:
 
     @property
     def models(self) -> str:
-        references = ", ".join(map(shape_reference, SHAPES.values()))
+        references = ", ".join(map(format_shape_reference, SHAPES.values()))
         return f"Shapes (random weights, for speed and memory): {references}"
 
     def find(self, reference: str, home: Path) -> Path | None:
@@ -262,7 +262,7 @@ class ShapeSource:
     def expect(self, reference: str) -> ExpectedModel:
         shape = find_shape(reference)
         return ExpectedModel(
-            _shape_checkpoint_name(shape), shape.facts, shape.weight_bytes, shape.tensors
+            _format_folder_name(shape), shape.facts, shape.weight_bytes, shape.tensors
         )
 
     def make(self, reference: str, home: Path, on_progress: OnProgress) -> list[str]:
@@ -276,14 +276,14 @@ class ShapeSource:
         for shape in SHAPES.values():
             path = _find_checkpoint(shape, home)
             if path is not None:
-                yield _known(shape, path)
+                yield _make_known_model(shape, path)
 
 
-def _known(shape: Shape, folder: Path) -> KnownModel:
+def _make_known_model(shape: Shape, folder: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     origin = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
     return KnownModel(
-        shape_reference(shape),
+        format_shape_reference(shape),
         f"random weights{origin}",
         "",
         folder,

@@ -22,7 +22,7 @@ _ONE = 0x3F80  # in bfloat16
 _ZERO = 0x0000
 
 
-def random_shape_weights(
+def iter_random_weights(
     shape: Shape, name: str, tensor: StoredTensor
 ) -> Iterator[NDArray[np.uint16]]:
     """Yield the tensor's numbers in bfloat16, a piece at a time."""
@@ -35,7 +35,7 @@ def random_shape_weights(
         for size in sizes:
             yield np.full(size, number, np.uint16)
         return
-    values = _normal_levels(1 / math.sqrt(tensor.shape[1]))
+    values = _compute_normal_levels(1 / math.sqrt(tensor.shape[1]))
     seed = hashlib.sha256(f"{shape.name}/{name}".encode()).digest()
     source = np.random.PCG64(int.from_bytes(seed))
     for size in sizes:
@@ -43,7 +43,7 @@ def random_shape_weights(
         yield values[random_bits.view(np.uint16)[:size]]
 
 
-def _normal_levels(deviation: float) -> NDArray[np.uint16]:
+def _compute_normal_levels(deviation: float) -> NDArray[np.uint16]:
     """Return `_LEVELS` equally likely values of a normal distribution, in bfloat16."""
     levels = deviation * ndtri((np.arange(_LEVELS) + 0.5) / _LEVELS)
     bits = levels.astype(np.float32).view(np.uint32)

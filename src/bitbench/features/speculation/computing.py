@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bitbench.analysis.absolute import mean_interval, sample_of_trials
+from bitbench.analysis.absolute import estimate_mean, summarize_trials
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.sequential import PrimaryMetric, pairs_by_workload
-from bitbench.analysis.unpaired import unpaired_ratio, unpaired_speed_ratio
+from bitbench.analysis.sequential import PrimaryMetric, collect_pairs_by_workload
+from bitbench.analysis.unpaired import estimate_unpaired_ratio, estimate_unpaired_speed_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Record
@@ -52,7 +52,7 @@ _OFF = ("none", "off", False, 0)
 
 def summarize_speculation(records: StudyRecords) -> Speculations | None:
     """Return the configs that draft tokens ahead, or None if the study does not vary drafting."""
-    families = list(_families(records.plan))
+    families = list(_iter_families(records.plan))
     trials = _Known(records)
     rows = []
     for workload in records.study.workloads:
@@ -71,15 +71,15 @@ class _Family:
     drafting: tuple[Config, ...]
 
 
-def _families(plan: Plan) -> Iterator[_Family]:
+def _iter_families(plan: Plan) -> Iterator[_Family]:
     """Yield the groups of configs that differ in drafts only, with at least one that drafts."""
     setups = {setup.name: setup for setup in plan.study.engines}
     groups: dict[tuple[str, str], dict[Config, dict[str, Argument]]] = {}
     for config in plan.configs:
         if config.engine in setups:
             setup = setups[config.engine]
-            group = groups.setdefault((config.variant, _but_for_drafts(setup)), {})
-            group[config] = _speculation_arguments(setup.args)
+            group = groups.setdefault((config.variant, _format_without_drafts(setup)), {})
+            group[config] = _collect_draft_arguments(setup.args)
     for group in groups.values():
         varied = _list_varied_arguments(list(group.values()))
         plain = []
@@ -108,13 +108,13 @@ def _normalize_name(name: str) -> str:
     return name.lstrip("-").replace("_", "-")
 
 
-def _speculation_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
+def _collect_draft_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
     """Return the arguments about drafts, by normalized name."""
     arguments = {_normalize_name(name): value for name, value in args.items()}
     return {name: value for name, value in arguments.items() if name.startswith(_ABOUT_DRAFTS)}
 
 
-def _but_for_drafts(setup: EngineSetup) -> str:
+def _format_without_drafts(setup: EngineSetup) -> str:
     """Return a setup without its name and its arguments about drafts, as JSON."""
     args = {}
     for name, value in setup.args.items():
@@ -146,18 +146,20 @@ class _Known:
         return self._trials.get(Point(config=config, workload=workload.name), [])
 
     def summary(self, config: Config, family: _Family, workload: Workload) -> Speculation:
-        length = self._length(config, workload)
-        mean_length = mean_interval(length, self._confidence) if length else None
+        length = self._find_length_sample(config, workload)
+        mean_length = estimate_mean(length, self._confidence) if length else None
         return Speculation(
             config=config,
             plain=family.plain,
             workload=workload.name,
             acceptance_length=mean_length,
-            against_unquantized=self._against_unquantized(config, workload),
-            gain=self._gain(config, family.plain, workload),
+            against_unquantized=self._compare_to_unquantized(config, workload),
+            gain=self._estimate_gain(config, family.plain, workload),
         )
 
-    def _gain(self, config: Config, plain: Config | None, workload: Workload) -> Estimate | None:
+    def _estimate_gain(
+        self, config: Config, plain: Config | None, workload: Workload
+    ) -> Estimate | None:
         """Return the speed-up of drafting, in time per output token.
 
         It comes from the blocks in which both ran, or else from their means.
@@ -168,38 +170,38 @@ class _Known:
         pair = table.between(config, plain) if table is not None else None
         if pair is not None:
             return pair.ratio(self._confidence)
-        return unpaired_speed_ratio(
-            self._step(config, workload),
-            self._step(plain, workload),
+        return estimate_unpaired_speed_ratio(
+            self._find_step_sample(config, workload),
+            self._find_step_sample(plain, workload),
             self._confidence,
             higher_is_better=False,
         )
 
     @cached_property
     def _pairs(self) -> Mapping[str, PairTable]:
-        return pairs_by_workload(self._all, STEP, None)
+        return collect_pairs_by_workload(self._all, STEP, None)
 
-    def _against_unquantized(self, config: Config, workload: Workload) -> Estimate | None:
+    def _compare_to_unquantized(self, config: Config, workload: Workload) -> Estimate | None:
         """Return the acceptance length / the unquantized model's under the same settings.
 
         Return None if the config is not quantized, or if one of the two is unknown.
         """
         variant = self._plan.variant(config.variant)
-        length = self._length(config, workload)
+        length = self._find_length_sample(config, workload)
         if variant.is_dense or length is None:
             return None
         for dense in self._plan.variants:
             if dense.is_dense and dense.model == variant.model:
                 unquantized = Config(variant=dense.name, engine=config.engine)
-                dense_length = self._length(unquantized, workload)
+                dense_length = self._find_length_sample(unquantized, workload)
                 if dense_length is not None:
-                    return unpaired_ratio(length, dense_length, self._confidence)
+                    return estimate_unpaired_ratio(length, dense_length, self._confidence)
         return None
 
-    def _step(self, config: Config, workload: Workload) -> Sample | None:
+    def _find_step_sample(self, config: Config, workload: Workload) -> Sample | None:
         return self._sample(config, workload, lambda trial: trial.metrics.tpot_s)
 
-    def _length(self, config: Config, workload: Workload) -> Sample | None:
+    def _find_length_sample(self, config: Config, workload: Workload) -> Sample | None:
         return self._sample(config, workload, acceptance_length)
 
     def _sample(
@@ -210,4 +212,4 @@ class _Known:
             value = metric(trial)
             if value is not None:
                 values.append((trial, value))
-        return sample_of_trials(values)
+        return summarize_trials(values)

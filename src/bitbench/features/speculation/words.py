@@ -14,38 +14,38 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import quantity, times
+from bitbench.reports.document.numbers import make_quantity, make_ratio
 from bitbench.reports.document.words import (
     MAX_NAME,
+    build_table,
     bullets,
-    listing,
-    name_phrases,
-    number_column,
-    ratio_column,
+    format_list,
+    list_names,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     say,
     strong,
-    table,
-    words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import Labels, group_by
 
 
 def speculation_sentences(speculations: Speculations, summary: StudySummary) -> Iterator[Phrase]:
     """Yield sentences for the report's answer: by workload, which configs gain from drafts."""
     labels = Labels.of(summary, MAX_NAME)
-    by_workload = grouped(speculations.rows, lambda row: row.workload)
+    by_workload = group_by(speculations.rows, lambda row: row.workload)
     for workload, rows in by_workload.items():
-        by_verdict = grouped(rows, _verdict)
+        by_verdict = group_by(rows, _judge_gain)
         for verdict, words in (("pays", "is faster"), ("costs", "is slower")):
             gains = []
             for row in by_verdict.get(verdict, ()):
-                gains.append(say(Name(labels[row.config]), " ", times(row.gain)))
+                gains.append(say(Name(labels[row.config]), " ", make_ratio(row.gain)))
             if gains:
                 yield say(
                     "Speculation on ",
                     Name(workload),
                     f" {words} than the same without: ",
-                    listing(gains),
+                    format_list(gains),
                     ".",
                 )
         tied = [labels[row.config] for row in by_verdict.get("inconclusive", ())]
@@ -54,34 +54,34 @@ def speculation_sentences(speculations: Speculations, summary: StudySummary) -> 
                 "Speculation on ",
                 Name(workload),
                 ": the difference is not significant for ",
-                listing(name_phrases(tied)),
+                format_list(list_names(tied)),
                 ".",
             )
-    yield from _by_variant(speculations, labels)
+    yield from _iter_variant_sentences(speculations, labels)
 
 
 def speculation_section(speculations: Speculations, summary: StudySummary) -> Section:
     """Build the section on the gain of drafting: sentences, a table and definitions."""
     blocks: tuple[Block, ...] = (
         *bullets(speculation_sentences(speculations, summary)),
-        _table(speculations, Labels.of(summary, MAX_NAME)),
-        Details("What the figures of speculation mean", bullets(_definitions())),
+        _build_table(speculations, Labels.of(summary, MAX_NAME)),
+        Details("What the figures of speculation mean", bullets(_iter_definitions())),
     )
     return Section(say("What speculation gains"), blocks, in_terminal=True)
 
 
-def _by_variant(speculations: Speculations, labels: Labels) -> Iterator[Phrase]:
+def _iter_variant_sentences(speculations: Speculations, labels: Labels) -> Iterator[Phrase]:
     """Yield the variants whose acceptance length differs from the unquantized model's."""
     for row in speculations.rows:
         ratio = row.against_unquantized
         if ratio is not None and ratio.excludes(1):
             length = "longer" if ratio.value > 1 else "shorter"
             words = f": accepted drafts are {length} with "
-            than = say(" than with the unquantized model (", times(ratio), ").")
+            than = say(" than with the unquantized model (", make_ratio(ratio), ").")
             yield say("Speculation on ", Name(row.workload), words, Name(labels[row.config]), than)
 
 
-def _verdict(row: Speculation) -> str | None:
+def _judge_gain(row: Speculation) -> str | None:
     """Return whether drafting pays, or None if its gain is unknown."""
     if row.gain is None or row.acceptance_length is None:
         return None
@@ -90,25 +90,25 @@ def _verdict(row: Speculation) -> str | None:
     return "pays" if row.gain.value > 1 else "costs"
 
 
-def _table(speculations: Speculations, labels: Labels) -> Table:
-    return table(
+def _build_table(speculations: Speculations, labels: Labels) -> Table:
+    return build_table(
         speculations.rows,
-        words_column("Workload", lambda row: Name(row.workload)),
-        words_column("Config", lambda row: Name(labels[row.config])),
-        number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
-        ratio_column("Measured gain", lambda row: times(row.gain)),
-        words_column("Verdict", _verdict),
+        make_words_column("Workload", lambda row: Name(row.workload)),
+        make_words_column("Config", lambda row: Name(labels[row.config])),
+        make_number_column("Accepted", Unit.NONE, _format_accepted, intervals_from=0),
+        make_ratio_column("Measured gain", lambda row: make_ratio(row.gain)),
+        make_words_column("Verdict", _judge_gain),
         drop_empty=True,
     )
 
 
-def _accepted(row: Speculation) -> Quantity | Phrase:
+def _format_accepted(row: Speculation) -> Quantity | Phrase:
     if row.acceptance_length is None:
         return say("no draft counted")
-    return quantity(row.acceptance_length, Unit.NONE) or say(None)
+    return make_quantity(row.acceptance_length, Unit.NONE) or say(None)
 
 
-def _definitions() -> Iterator[Phrase]:
+def _iter_definitions() -> Iterator[Phrase]:
     yield say(
         strong("Accepted"),
         ": tokens of a step that begins with a draft: those of the draft that are kept, and the "

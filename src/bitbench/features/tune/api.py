@@ -7,7 +7,7 @@ from bitbench.features.tune.types import Tuning
 from bitbench.machine.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.running.offers import LogObserver
-from bitbench.study.study_file import checked
+from bitbench.study.study_file import check_input
 from bitbench.util.units import parse_seconds
 
 
@@ -26,7 +26,7 @@ def tune(
     """
     budget_s = None
     if budget is not None:
-        budget_s = checked(lambda: parse_seconds(budget), about="budget")
-    source = search.tune_search_source(Path(study), budget_s)
+        budget_s = check_input(lambda: parse_seconds(budget), about="budget")
+    source = search.read_search_source(Path(study), budget_s)
     folder = None if into is None else Path(into)
     return search.tune(source, folder, observer or LogObserver(), Workplace())

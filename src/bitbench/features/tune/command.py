@@ -40,21 +40,21 @@ def tune(
     gain is confirmed. 1: no config meets the limits. 2: inconclusive, or no confirmed gain. 3: no
     config has a result.
     """
-    from bitbench.cli.options import seconds_option
+    from bitbench.cli.options import parse_seconds_option
     from bitbench.cli.outcome import end_with_outcome_document
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.features.tune import search
-    from bitbench.features.tune.words import tuning_document
+    from bitbench.features.tune.words import build_tuning_document
     from bitbench.machine.workplace import Workplace
 
     console = Terminal(stderr=as_json or form is Format.MARKDOWN)
-    budget_s = None if budget is None else seconds_option(budget, "--budget")
-    source = search.tune_search_source(study, budget_s)
+    budget_s = None if budget is None else parse_seconds_option(budget, "--budget")
+    source = search.read_search_source(study, budget_s)
     with RunDisplay(console) as display:
         tuning = search.tune(source, into, display, Workplace())
     if as_json:
         end_with_json("tune", tuning, tuning.exit_code)
     end_with_outcome_document(
-        tuning_document(tuning), console, tuning.exit_code, form, says_exit_code=True
+        build_tuning_document(tuning), console, tuning.exit_code, form, says_exit_code=True
     )

@@ -20,13 +20,13 @@ import numpy as np
 from bitbench.analysis.budget import (
     BlockPlan,
     Design,
-    measured_variance_components,
+    choose_variance_components,
     plan_confirmation_blocks,
 )
-from bitbench.analysis.intervals import normal_quantile
+from bitbench.analysis.intervals import compute_normal_quantile
 from bitbench.analysis.precision import TARGET_PRECISION
-from bitbench.analysis.quality import losses_of
-from bitbench.analysis.ranking import model_group_speeds, ranking_model_groups
+from bitbench.analysis.quality import find_losses
+from bitbench.analysis.ranking import collect_group_speeds, list_model_groups
 from bitbench.features.tune.types import Tune
 from bitbench.planning.estimate import Estimator
 from bitbench.records.folder import StudyRecords
@@ -43,14 +43,14 @@ LEAST_TIMES = 4
 MOST_TIMES = 32
 
 
-def tune_confirmation_windows(
+def count_confirmation_windows(
     losses: Sequence[float], limit: float, confidence: float, most: int
 ) -> int:
     """Return how many windows to score: a multiple of the number of `losses`, so that the windows
     halfway between the scored ones are fresh text. Return 0 if fewer than that fit into `most`."""
     scored = len(losses)
     distance = abs(log1p(limit) - float(np.mean(losses)))
-    quantiles = normal_quantile((1 + confidence) / 2) + normal_quantile(POWER)
+    quantiles = compute_normal_quantile((1 + confidence) / 2) + compute_normal_quantile(POWER)
     per_root = quantiles * float(np.std(losses, ddof=1))
     needed = (per_root / distance) ** 2 if distance else inf
     times = min(max(needed / scored, LEAST_TIMES), MOST_TIMES)
@@ -78,16 +78,16 @@ class ConfirmationPlanner:
         windows."""
         tune = self.study.section(Tune)
         quality = self.study.quality
-        losses = losses_of(self.scored_as, self.searched)
+        losses = find_losses(self.scored_as, self.searched)
         if tune is None or tune.max_quality_loss is None or quality is None or losses is None:
             return self._measure(self.left_s), None
         scored = len(losses.by_window)
-        start_s = self.estimator.first_start_s(losses.baseline.config.engine) + STOP_S
+        start_s = self.estimator.estimate_first_start_s(losses.baseline.config.engine) + STOP_S
         window_s = (losses.record.duration_s + losses.baseline.duration_s) / scored
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
         # So many windows of the text fit between others without overlap. Without a text it is 0.
         room = losses.record.corpus.room // 2 if losses.record.corpus else 0
-        windows = tune_confirmation_windows(
+        windows = count_confirmation_windows(
             losses.by_window.tolist(),
             tune.max_quality_loss,
             self.study.measure.confidence,
@@ -95,7 +95,9 @@ class ConfirmationPlanner:
         )
         if windows == 0:
             return self._measure(self.left_s), None
-        return self._measure(self.left_s - start_s - windows * window_s), _fresh(quality, windows)
+        return self._measure(self.left_s - start_s - windows * window_s), _make_fresh_quality(
+            quality, windows
+        )
 
     def _measure(self, left_s: float) -> Measure:
         """Return fixed numbers of starts and rounds, so no interim analysis biases the result."""
@@ -116,25 +118,27 @@ class ConfirmationPlanner:
         both = (self.chosen, self.baseline)
         points = [point for point in plan.points if point.config in both]
         trials_s = sum(map(self.estimator.trial_s, points))
-        warm_ups_s = sum(map(self.estimator.warm_up_s, points))
+        warm_ups_s = sum(map(self.estimator.estimate_warm_up_s, points))
         starts_s = sum(self.estimator.start_s(config.engine) + STOP_S for config in both)
-        first_s = sum(self.estimator.first_start_s(config.engine) + STOP_S for config in both)
+        first_s = sum(
+            self.estimator.estimate_first_start_s(config.engine) + STOP_S for config in both
+        )
         # The first starts of a study take longer, and the confirmation is a study of its own.
         first_extra_s = max(0.0, first_s - starts_s)
         standings = {
             model_group: model_group.standing(self.searched.trials)
-            for model_group in ranking_model_groups(plan)
+            for model_group in list_model_groups(plan)
         }
         return plan_confirmation_blocks(
             Design(configs=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * TOUCH_S),
             left_s - first_extra_s,
             self.study.measure.confidence,
-            measured_variance_components(model_group_speeds(standings)),
+            choose_variance_components(collect_group_speeds(standings)),
             target=TARGET_PRECISION,
         )
 
 
-def _fresh(quality: Quality, windows: int) -> Quality:
+def _make_fresh_quality(quality: Quality, windows: int) -> Quality:
     """Return the quality settings for the limit alone, on text halfway between the search's
     windows. With `times` as many windows, those start at `times * offset` of the new distances."""
     times = windows // quality.windows

@@ -24,11 +24,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
 
-from bitbench.analysis.claims import Look, claim, claimable_pair, nothing_claimed
+from bitbench.analysis.claims import Look, find_claimable_pair, make_undecided_claims, update_claims
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pairs_by_workload
+from bitbench.analysis.sequential import (
+    PrimaryMetric,
+    collect_pairs_by_workload,
+    find_baseline,
+    list_looks_with_trials,
+)
 from bitbench.features.tune.types import RaceEnd
 from bitbench.records.folder import StudyRecords
 from bitbench.study.plan import Config
@@ -54,24 +59,24 @@ class Race:
     end: RaceEnd | None  # None while the search continues
 
 
-def race_of(
+def judge_race(
     records: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryMetric, within: float
 ) -> Race:
     """Return the race of a study with one workload."""
     (workload,) = records.study.workloads
     plan = records.plan
-    baseline = baseline_of(plan)
+    baseline = find_baseline(plan)
     analyses = []
-    for look, trials in looks_taken(plan, records.trials, records.starts_and_quality):
-        table = pairs_by_workload(trials, primary_metric, baseline).get(workload.name)
+    for look, trials in list_looks_with_trials(plan, records.trials, records.starts_and_quality):
+        table = collect_pairs_by_workload(trials, primary_metric, baseline).get(workload.name)
         if table is None:
             table = PairTable(tuple(dict.fromkeys(trial.point.config for trial in trials)), ())
         analyses.append((look, table))
     configs = dict.fromkeys(point.config for point in plan.points)
-    return race(analyses, configs, race_admission(judged), within=within)
+    return race(analyses, configs, find_admission(judged), within=within)
 
 
-def race_admission(judged: Iterable[Judged]) -> Admission:
+def find_admission(judged: Iterable[Judged]) -> Admission:
     """Return the configs that may win. A config with failed trials may not, since it would fail in
     service too."""
     able: set[Config] = set()
@@ -80,12 +85,12 @@ def race_admission(judged: Iterable[Judged]) -> Admission:
         if entry.verdict is Verdict.MISSED or entry.failed_trials:
             continue
         able.add(entry.config)
-        if all(_figure_meets(finding) for finding in entry.findings):
+        if all(_is_within_limit(finding) for finding in entry.findings):
             fit.add(entry.config)
     return Admission(frozenset(able), frozenset(fit))
 
 
-def _figure_meets(finding: Finding) -> bool:
+def _is_within_limit(finding: Finding) -> bool:
     """Return True if the measured value meets its limit, even if its interval does not."""
     if finding.verdict is Verdict.MET:
         return True
@@ -104,22 +109,22 @@ def race(
     able = tuple(config for config in configs if config in admission.able)
     if not analyses:
         return Race(able, None, None, None)
-    claims = nothing_claimed(tuple(configs), None)
+    claims = make_undecided_claims(tuple(configs), None)
     for look, table in analyses:
-        pairs = tuple(pair for pair in table.pairs if _decides(pair, admission))
-        claims = claim(PairTable(table.configs, pairs), None, look.alpha, earlier=claims)
+        pairs = tuple(pair for pair in table.pairs if _is_decisive(pair, admission))
+        claims = update_claims(PairTable(table.configs, pairs), None, look.alpha, earlier=claims)
     look, table = analyses[-1]
     left = tuple(config for config in able if config in claims.possible_bests) or able
     measured = [config for config in left if config in table.configs]
-    leader = _leader(table, [config for config in measured if config in admission.fit])
+    leader = _find_leader(table, [config for config in measured if config in admission.fit])
     shortfall = None
     if leader is not None:
         level = look.alpha / max(len(configs) - 1, 1)
-        shortfall = _shortfall(table, leader, measured, level)
-    return Race(left, leader, shortfall, _end(look, left, leader, shortfall, within))
+        shortfall = _find_shortfall(table, leader, measured, level)
+    return Race(left, leader, shortfall, _find_race_end(look, left, leader, shortfall, within))
 
 
-def _decides(pair: PairedRatio, admission: Admission) -> bool:
+def _is_decisive(pair: PairedRatio, admission: Admission) -> bool:
     """Return True if the better config of the pair may beat the other."""
     better = pair.first if pair.log_mean > 0 else pair.second
     return better in admission.fit and {pair.first, pair.second} <= admission.able
@@ -131,7 +136,7 @@ def _log_ratio(table: PairTable, config: Config, other: Config) -> float:
     return 0.0 if pair is None else pair.log_mean
 
 
-def _leader(table: PairTable, candidates: Sequence[Config]) -> Config | None:
+def _find_leader(table: PairTable, candidates: Sequence[Config]) -> Config | None:
     """Return the candidate with the highest sum of log ratios to the others, or None without
     candidates. If all ran in all blocks, this is the order of the means."""
 
@@ -141,7 +146,7 @@ def _leader(table: PairTable, candidates: Sequence[Config]) -> Config | None:
     return max(candidates, key=advantage, default=None)
 
 
-def _shortfall(
+def _find_shortfall(
     table: PairTable, leader: Config, left: Sequence[Config], level: float
 ) -> float | None:
     """Return the shortfall of the leader, or None if a remaining config cannot be compared with
@@ -150,14 +155,14 @@ def _shortfall(
     for other in left:
         if other == leader:
             continue
-        pair = claimable_pair(table, other, leader)
+        pair = find_claimable_pair(table, other, leader)
         if pair is None:
             return None
         highest = max(highest, pair.log_mean + pair.half_width(1 - 2 * level))
     return exp(highest) - 1
 
 
-def _end(
+def _find_race_end(
     look: Look,
     left: Sequence[Config],
     leader: Config | None,

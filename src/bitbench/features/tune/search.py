@@ -7,28 +7,28 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.quality import quality_baseline
+from bitbench.analysis.elapsed import collect_block_ends
+from bitbench.analysis.quality import find_quality_baseline
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
 from bitbench.analysis.sequential import (
     PrimaryMetric,
-    baseline_of,
-    pairs_by_workload,
-    primary_metric_of,
+    collect_pairs_by_workload,
+    find_baseline,
+    get_primary_metric,
 )
 from bitbench.analysis.summarize import summarize
-from bitbench.api.recommend import recommended_deployment
+from bitbench.api.recommend import make_deployment_command
 from bitbench.features.tune.confirmation import ConfirmationPlanner
-from bitbench.features.tune.race import Race, race_of
+from bitbench.features.tune.race import Race, judge_race
 from bitbench.features.tune.types import Confirmed, Fate, Tried, Tune, Tuning
 from bitbench.machine.workplace import Workplace
-from bitbench.planning.plan import estimator_of, plan_study
+from bitbench.planning.plan import make_estimator, plan_study
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder, StudyRecords
-from bitbench.reports.document.words import plural
+from bitbench.reports.document.words import format_count
 from bitbench.reports.write import StudyReport
 from bitbench.running import runner
 from bitbench.running.block_planner import STOP_S, TOUCH_S
@@ -44,12 +44,12 @@ CONFIRMATION_SHARE = 0.3  # share of the budget to re-measure the winner and the
 _FATES = list(Fate)
 
 
-def tune_search_source(file: Path, budget_s: float | None = None) -> StudySource:
+def read_search_source(file: Path, budget_s: float | None = None) -> StudySource:
     """Return the study of the file with this budget. Raise StudyFileError or UsageError if it has
     no section `tune` or no budget."""
-    source = StudySource.of(file).with_budget(budget_s)
+    source = StudySource.of(file).replace_budget(budget_s)
     if source.study.section(Tune) is None:
-        raise source.located(
+        raise source.locate_error(
             StudyFileError("a search needs a section `tune`; `tune: {}` takes the defaults")
         )
     if source.study.measure.budget is None:
@@ -121,17 +121,17 @@ class _TuneRun:
         self._warn_of_unknown_quality(plan)
         self._warn_of_short_budget(plan)
         search_folder = self._search()
-        search = self._searched(search_folder.read())
+        search = self._summarize_search(search_folder.read())
         winner = search.race.leader
-        elapsed_s = _elapsed_s(search.records)
+        elapsed_s = _compute_elapsed_s(search.records)
         confirmed = None
         if winner is not None and winner != baseline:
             fresh_folder = self._confirm(search, winner, baseline)
-            confirmed = self._confirmed(fresh_folder, search, winner, baseline)
-            elapsed_s += _elapsed_s(fresh_folder.read())
+            confirmed = self._summarize_confirmation(fresh_folder, search, winner, baseline)
+            elapsed_s += _compute_elapsed_s(fresh_folder.read())
         deploy: tuple[str, ...] = ()
         if winner is not None:
-            deploy = recommended_deployment(search.records, winner, self.workplace.home)
+            deploy = make_deployment_command(search.records, winner, self.workplace.home)
         column = search.primary_metric.metric
         metric = next(metric for metric in METRICS.values() if metric.column == column)
         return Tuning(
@@ -140,7 +140,7 @@ class _TuneRun:
             limits=self._limits,
             workload=self._study.workloads[0].name,
             baseline=baseline,
-            tried=tuple(_tried(search, baseline)),
+            tried=tuple(_list_tried(search, baseline)),
             refused=search.records.plan.refusals,
             end=search.race.end,
             chosen=winner,
@@ -155,9 +155,9 @@ class _TuneRun:
 
     def _search(self) -> StudyFolder:
         """Run or resume the search, write its report, and return its folder."""
-        measure = self._study.measure.with_budget((1 - CONFIRMATION_SHARE) * self._budget_s)
+        measure = self._study.measure.replace_budget((1 - CONFIRMATION_SHARE) * self._budget_s)
         source = replace(self.source, study=self._study.model_copy(update={"measure": measure}))
-        part = StudyPart(self._scored_once, self._going_on)
+        part = StudyPart(self._select_scored_once, self._find_points_left)
         folder = runner.measure_study(
             source, self.into / "search", self.observer, self.workplace, part=part
         )
@@ -169,10 +169,10 @@ class _TuneRun:
         unquantized variant."""
         if self._tune.max_quality_loss is None:
             return
-        baseline = baseline_of(plan)
+        baseline = find_baseline(plan)
         engines: list[str] = []
         for config in plan.quality:
-            if config != baseline and quality_baseline(config, plan) is None:
+            if config != baseline and find_quality_baseline(config, plan) is None:
                 engines.append(plan.study.engine(config.engine).engine)
         if engines:
             self.observer.warn(
@@ -184,10 +184,10 @@ class _TuneRun:
     def _warn_of_short_budget(self, plan: Plan) -> None:
         """Warn if the budget is too short for the fewest starts of every config, each with a
         warm-up and a round."""
-        estimator = estimator_of(plan, self.workplace)
+        estimator = make_estimator(plan, self.workplace)
         needed_s = 0.0
         for point in plan.points:
-            load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + TOUCH_S
+            load_s = estimator.estimate_warm_up_s(point) + estimator.trial_s(point) + TOUCH_S
             needed_s += FEWEST_BLOCKS * (estimator.start_s(point.config.engine) + STOP_S + load_s)
         if needed_s > (1 - CONFIRMATION_SHARE) * self._budget_s:
             self.observer.warn(
@@ -196,14 +196,14 @@ class _TuneRun:
                 "raise it, or write fewer settings into the file"
             )
 
-    def _scored_once(self, plan: Plan) -> Plan:
+    def _select_scored_once(self, plan: Plan) -> Plan:
         """Return the plan with the quality of one setup for each variant, engine and KV cache."""
         timed = {point.config for point in plan.points}
-        scored = {_scored_as(config, plan) for config in plan.quality if config in timed}
-        baselines = {quality_baseline(config, plan) for config in scored} - {None}
-        return _part_of(plan, timed, scored | baselines)
+        scored = {_find_scored_config(config, plan) for config in plan.quality if config in timed}
+        baselines = {find_quality_baseline(config, plan) for config in scored} - {None}
+        return _select_part(plan, timed, scored | baselines)
 
-    def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
+    def _find_points_left(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
         """Return the points that may still be the best after so many blocks. None are left when the
         race has ended."""
         records = folder.read()
@@ -212,27 +212,27 @@ class _TuneRun:
             trials=[trial for trial in records.trials if trial.block < blocks],
             instances=[instance for instance in records.instances if instance.block < blocks],
         )
-        race = self._searched(records).race
+        race = self._summarize_search(records).race
         if race.end is not None:
             return frozenset()
         left = set(race.left)
         self.observer.note(f"{len(left)} of {len(records.plan.configs)} configs may be the best")
         return frozenset(point for point in records.plan.points if point.config in left)
 
-    def _searched(self, records: StudyRecords) -> _Searched:
+    def _summarize_search(self, records: StudyRecords) -> _Searched:
         """Return the state of the search. A config whose quality was not measured gets the values
         of the config that was measured for it."""
         summary = summarize(records)
         quality = {row.config: row for row in summary.quality}
         shared = []
         for point in records.plan.points:
-            row = quality.get(_scored_as(point.config, records.plan))
+            row = quality.get(_find_scored_config(point.config, records.plan))
             if point.config not in quality and row is not None:
                 shared.append(row.model_copy(update={"config": point.config}))
         summary = summary.model_copy(update={"quality": (*summary.quality, *shared)})
-        judged = {entry.config: entry for entry in _judged(summary, self._limits)}
-        primary_metric = primary_metric_of(records.plan)
-        race = race_of(records, judged.values(), primary_metric, self._tune.within)
+        judged = {entry.config: entry for entry in _judge_configs(summary, self._limits)}
+        primary_metric = get_primary_metric(records.plan)
+        race = judge_race(records, judged.values(), primary_metric, self._tune.within)
         return _Searched(records, judged, race, primary_metric)
 
     def _confirm(self, search: _Searched, winner: Config, baseline: Config) -> StudyFolder:
@@ -246,7 +246,7 @@ class _TuneRun:
             if lock is None or {point.config for point in lock.plan.points} == both:
                 break
         if lock is None:
-            measure, quality = self._planner(search, winner, baseline).plan()
+            measure, quality = self._make_planner(search, winner, baseline).plan()
         else:  # a started or complete confirmation keeps its plan
             measure = lock.plan.study.measure
             quality = lock.plan.study.quality
@@ -259,31 +259,33 @@ class _TuneRun:
             }
         )
         self.observer.note(
-            f"confirming {winner.name}: {plural(measure.starts.min, 'start')} beside the baseline"
+            f"confirming {winner.name}: {format_count(measure.starts.min, 'start')} beside the baseline"
         )
         part = StudyPart(
-            lambda plan: _part_of(plan, both, {winner, quality_baseline(winner, plan)})
+            lambda plan: _select_part(plan, both, {winner, find_quality_baseline(winner, plan)})
         )
         source = StudySource.of(study, self.source.folder)
         runner.measure_study(source, folder.path, self.observer, self.workplace, part=part)
         StudyReport(folder, self.workplace.home).write()
         return folder
 
-    def _planner(self, search: _Searched, winner: Config, baseline: Config) -> ConfirmationPlanner:
+    def _make_planner(
+        self, search: _Searched, winner: Config, baseline: Config
+    ) -> ConfirmationPlanner:
         """Return the planner of the confirmation, with the times of the search."""
         records = search.records
-        estimator = estimator_of(records.plan, self.workplace)
+        estimator = make_estimator(records.plan, self.workplace)
         for instance in records.instances:
             estimator.add(instance)
         for trial in records.trials:
             estimator.add(trial)
-        left_s = self._budget_s - _elapsed_s(records)
-        scored_as = _scored_as(winner, records.plan)
+        left_s = self._budget_s - _compute_elapsed_s(records)
+        scored_as = _find_scored_config(winner, records.plan)
         return ConfirmationPlanner(
             self._study, records, estimator, winner, scored_as, baseline, left_s
         )
 
-    def _confirmed(
+    def _summarize_confirmation(
         self, folder: StudyFolder, search: _Searched, winner: Config, baseline: Config
     ) -> Confirmed:
         """Return the result of the confirmation. Without fresh quality, the quality loss
@@ -296,8 +298,8 @@ class _TuneRun:
             limits = limits.model_copy(update={"quality_loss": None})
             search_findings = search.judged[winner].findings
         quality_findings = [item for item in search_findings if item.name == QUALITY_LOSS]
-        best = next(entry for entry in _judged(summary, limits) if entry.config == winner)
-        ratio = _ratio(records, search.primary_metric, winner, baseline)
+        best = next(entry for entry in _judge_configs(summary, limits) if entry.config == winner)
+        ratio = _find_ratio(records, search.primary_metric, winner, baseline)
         windows = next((row.windows for row in summary.quality if row.config == winner), None)
         return Confirmed(
             folder=str(folder.path),
@@ -313,7 +315,7 @@ class _TuneRun:
 
 def _require_baseline(plan: Plan) -> Config:
     """Return the baseline of the study. Raise UsageError if it cannot run."""
-    baseline = baseline_of(plan)
+    baseline = find_baseline(plan)
     assert baseline is not None  # the plan was checked
     if all(point.config != baseline for point in plan.points):
         reasons = [refusal.reason for refusal in plan.refusals if refusal.point.config == baseline]
@@ -323,7 +325,7 @@ def _require_baseline(plan: Plan) -> Config:
     return baseline
 
 
-def _scored_as(config: Config, plan: Plan) -> Config:
+def _find_scored_config(config: Config, plan: Plan) -> Config:
     """Return the config whose quality represents `config` in the search: the first with the same
     variant, engine and KV cache."""
 
@@ -334,7 +336,7 @@ def _scored_as(config: Config, plan: Plan) -> Config:
     return next((other for other in plan.quality if kind(other) == kind(config)), config)
 
 
-def _part_of(plan: Plan, timed: Collection[Config], scored: Collection[Config | None]) -> Plan:
+def _select_part(plan: Plan, timed: Collection[Config], scored: Collection[Config | None]) -> Plan:
     """Return the plan with only the speed of `timed` and the quality of `scored`. Refused points
     stay with their reasons."""
     refused = {refusal.point.config for refusal in plan.refusals}
@@ -348,15 +350,15 @@ def _part_of(plan: Plan, timed: Collection[Config], scored: Collection[Config | 
     )
 
 
-def _judged(summary: StudySummary, limits: Limits) -> tuple[Judged, ...]:
+def _judge_configs(summary: StudySummary, limits: Limits) -> tuple[Judged, ...]:
     return recommend(summary, limits).choices[0].judged
 
 
-def _elapsed_s(records: StudyRecords) -> float:
-    return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
+def _compute_elapsed_s(records: StudyRecords) -> float:
+    return max(collect_block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
 
 
-def _tried(search: _Searched, baseline: Config) -> list[Tried]:
+def _list_tried(search: _Searched, baseline: Config) -> list[Tried]:
     """Return the configs of the search, sorted by fate, then with the best first."""
     records = search.records
     metric = search.primary_metric
@@ -367,16 +369,16 @@ def _tried(search: _Searched, baseline: Config) -> list[Tried]:
         judged = search.judged[config]
         ratio = None
         if config != baseline:
-            ratio = _ratio(records, metric, config, baseline)
+            ratio = _find_ratio(records, metric, config, baseline)
         tried.append(
             Tried(
                 config=config,
-                fate=_fate(search.race, judged),
+                fate=_find_fate(search.race, judged),
                 starts=starts[config],
                 figure=judged.figure,
                 ratio_to_baseline=ratio,
                 findings=judged.findings,
-                reason=_reason(judged),
+                reason=_describe_reason(judged),
             )
         )
     sign = -1 if metric.higher_is_better else 1
@@ -388,19 +390,21 @@ def _tried(search: _Searched, baseline: Config) -> list[Tried]:
     return sorted(tried, key=order)
 
 
-def _ratio(
+def _find_ratio(
     records: StudyRecords, metric: PrimaryMetric, config: Config, other: Config
 ) -> Estimate | None:
     """Return how much better `config` is than `other`: above 1 if it is better, None without a
     common block."""
-    for table in pairs_by_workload(records.trials, metric, baseline_of(records.plan)).values():
+    for table in collect_pairs_by_workload(
+        records.trials, metric, find_baseline(records.plan)
+    ).values():
         pair = table.between(config, other)
         if pair:
             return pair.ratio(records.study.measure.confidence)
     return None
 
 
-def _fate(race: Race, judged: Judged) -> Fate:
+def _find_fate(race: Race, judged: Judged) -> Fate:
     if judged.figure is None:
         return Fate.NO_RESULT
     if judged.config == race.leader:
@@ -410,7 +414,7 @@ def _fate(race: Race, judged: Judged) -> Fate:
     return Fate.LEFT if judged.config in race.left else Fate.BEATEN
 
 
-def _reason(judged: Judged) -> str:
+def _describe_reason(judged: Judged) -> str:
     if judged.figure is None:
         return judged.why_no_result
     if judged.failed_trials:

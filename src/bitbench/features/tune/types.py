@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
-from bitbench.analysis.results.recommendation import Limits, recommendation_verdict
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, find_worst_verdict
+from bitbench.analysis.results.recommendation import Limits, judge_findings
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.study.base import Bytes, Fraction, Record
 from bitbench.study.plan import Config, Refusal
@@ -89,7 +89,7 @@ class Confirmed(Record):
     @property
     def verdict(self) -> Verdict:
         """The verdict of all limits together."""
-        return recommendation_verdict(self.figure, self.findings)
+        return judge_findings(self.figure, self.findings)
 
 
 class Tuning(Record):
@@ -118,7 +118,7 @@ class Tuning(Record):
         """The verdict of the chosen config's limits, from the confirmation if there is one."""
         if self.confirmed is not None:
             return self.confirmed.verdict
-        return worst_limit_check(finding.verdict for finding in self.chosen_findings)
+        return find_worst_verdict(finding.verdict for finding in self.chosen_findings)
 
     @property
     def chosen_findings(self) -> tuple[Finding, ...]:

@@ -19,7 +19,7 @@ import torch
 from bitbench.features.kernels.case import Case, KernelShape, Prepared, WeightPool
 from bitbench.features.vptq import packed
 from bitbench.features.vptq.layout import WORD_BITS
-from bitbench.features.vptq.linear import native_linear_product
+from bitbench.features.vptq.linear import compute_native_product
 
 if TYPE_CHECKING:
     from bitbench.features.vptq.triton_layer import Segment
@@ -51,13 +51,13 @@ class VptqCase(Case):
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         step = self.weight_bytes(shape)
         matrices = [self._matrix(shape, copy * step, pool) for copy in range(copies)]
-        kernels = [packed.native_packed_matrix(matrix) for matrix in matrices]
+        kernels = [packed.make_native_matrix(matrix) for matrix in matrices]
         multiply = partial(
-            native_linear_product, activation_bits=self.activation_bits, threads=pool.threads
+            compute_native_product, activation_bits=self.activation_bits, threads=pool.threads
         )
         return Prepared(
             run=lambda x, copy: multiply(kernels[copy], x, shape.out_features),
-            reference=lambda rows: _packed_rows(matrices[0], rows),
+            reference=lambda rows: _compute_packed_rows(matrices[0], rows),
             weight_bytes=step,
         )
 
@@ -65,15 +65,15 @@ class VptqCase(Case):
         """Return the blocks, the strips of a block, and the bytes of a strip."""
         blocks = -(-shape.out_features // packed.VECTOR)
         strips = -(-shape.in_features // packed.STRIP)
-        return blocks, strips, packed.strip_bytes(self._main_bits, self._residual_bits)
+        return blocks, strips, packed.compute_strip_bytes(self._main_bits, self._residual_bits)
 
     @property
     def _main_bits(self) -> int:
-        return packed.packed_index_bits(self.main, packed.MAIN_BITS)
+        return packed.choose_index_bits(self.main, packed.MAIN_BITS)
 
     @property
     def _residual_bits(self) -> int:
-        return packed.packed_index_bits(self.residual, packed.RESIDUAL_BITS)
+        return packed.choose_index_bits(self.residual, packed.RESIDUAL_BITS)
 
     def _matrix(self, shape: KernelShape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
         """Return a matrix whose arrays are in the pool, one after the other."""
@@ -94,13 +94,13 @@ class VptqCase(Case):
         return packed.PackedMatrix(shape.in_features, shape.out_features, (segment,))
 
 
-def _packed_rows(matrix: packed.PackedMatrix, rows: slice) -> npt.NDArray[np.float64]:
+def _compute_packed_rows(matrix: packed.PackedMatrix, rows: slice) -> npt.NDArray[np.float64]:
     end = matrix.out_features if rows.stop is None else rows.stop
     blocks = slice(rows.start // packed.VECTOR, -(-end // packed.VECTOR))
     return packed.dequantize_packed(matrix, blocks)
 
 
-def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
+def _make_case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
     ending = "-a16" if bits == 16 else ""
     allowed_error = 0.02 if bits == 8 else 2e-4
     return VptqCase(
@@ -114,16 +114,16 @@ def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
     )
 
 
-V4096_256 = _case(4096, 256, 8, on_request=False)
-V4096_512 = _case(4096, 512, 8, on_request=False)
-V8192_256 = _case(8192, 256, 8, on_request=False)
-V8192_512 = _case(8192, 512, 8, on_request=False)
-V65536_256 = _case(65536, 256, 8, on_request=True)
-V4096_256_A16 = _case(4096, 256, 16, on_request=True)
-V4096_512_A16 = _case(4096, 512, 16, on_request=True)
-V8192_256_A16 = _case(8192, 256, 16, on_request=True)
-V8192_512_A16 = _case(8192, 512, 16, on_request=True)
-V65536_256_A16 = _case(65536, 256, 16, on_request=True)
+V4096_256 = _make_case(4096, 256, 8, on_request=False)
+V4096_512 = _make_case(4096, 512, 8, on_request=False)
+V8192_256 = _make_case(8192, 256, 8, on_request=False)
+V8192_512 = _make_case(8192, 512, 8, on_request=False)
+V65536_256 = _make_case(65536, 256, 8, on_request=True)
+V4096_256_A16 = _make_case(4096, 256, 16, on_request=True)
+V4096_512_A16 = _make_case(4096, 512, 16, on_request=True)
+V8192_256_A16 = _make_case(8192, 256, 16, on_request=True)
+V8192_512_A16 = _make_case(8192, 512, 16, on_request=True)
+V65536_256_A16 = _make_case(65536, 256, 16, on_request=True)
 
 
 VECTOR = 8
@@ -151,7 +151,7 @@ class TritonVptq(Case):
         return None
 
     def weight_bytes(self, shape: KernelShape) -> int:
-        rows, row_words = self._form(shape)
+        rows, row_words = self._compute_form(shape)
         return 4 * rows * row_words + 2 * VECTOR * (self.main + self.residual)
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
@@ -159,7 +159,7 @@ class TritonVptq(Case):
         segments = [self._segment(shape, copy * step, pool) for copy in range(copies)]
         return Prepared(
             run=lambda x, copy: segments[copy](x)[:, : shape.out_features].to(x.dtype),
-            reference=lambda rows: _segment_rows(segments[0], shape, rows),
+            reference=lambda rows: _compute_segment_rows(segments[0], shape, rows),
             weight_bytes=self.weight_bytes(shape),
         )
 
@@ -167,7 +167,7 @@ class TritonVptq(Case):
     def _bits(self) -> tuple[int, int]:
         return (self.main - 1).bit_length(), (self.residual - 1).bit_length()
 
-    def _form(self, shape: KernelShape) -> tuple[int, int]:
+    def _compute_form(self, shape: KernelShape) -> tuple[int, int]:
         """Return the rows of vectors, and the words of such a row."""
         rows = -(-shape.out_features // VECTOR)
         row_words = -(-shape.in_features * sum(self._bits) // WORD_BITS)
@@ -176,7 +176,7 @@ class TritonVptq(Case):
     def _segment(self, shape: KernelShape, offset: int, pool: WeightPool) -> "Segment":
         from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
 
-        rows, row_words = self._form(shape)
+        rows, row_words = self._compute_form(shape)
         words = pool.bytes_at(offset, 4 * rows * row_words).view(torch.int32).view(rows, row_words)
         books = []
         for entries, scale, start in ((self.main, 1.0, 0), (self.residual, 0.25, self.main)):
@@ -185,14 +185,16 @@ class TritonVptq(Case):
         return Segment(shape.in_features, words, self._bits, *books)
 
 
-def _segment_rows(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
+def _compute_segment_rows(
+    segment: "Segment", shape: KernelShape, rows: slice
+) -> npt.NDArray[np.float64]:
     end = shape.out_features if rows.stop is None else rows.stop
     words = segment.words[rows.start // VECTOR : -(-end // VECTOR)]
     part = type(segment)(segment.columns, words, segment.bits, segment.main, segment.residual)
     return np.asarray(part.dense()[: end - rows.start].double().cpu().numpy())
 
 
-def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:
+def _make_triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:
     return TritonVptq(
         name=f"vptq-triton-{main}-{residual}",
         main=main,
@@ -202,8 +204,8 @@ def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:
     )
 
 
-T4096_256 = _triton_case(4096, 256, on_request=False)
-T4096_512 = _triton_case(4096, 512, on_request=False)
-T8192_256 = _triton_case(8192, 256, on_request=False)
-T8192_512 = _triton_case(8192, 512, on_request=False)
-T65536_256 = _triton_case(65536, 256, on_request=True)
+T4096_256 = _make_triton_case(4096, 256, on_request=False)
+T4096_512 = _make_triton_case(4096, 512, on_request=False)
+T8192_256 = _make_triton_case(8192, 256, on_request=False)
+T8192_512 = _make_triton_case(8192, 512, on_request=False)
+T65536_256 = _make_triton_case(65536, 256, on_request=True)

@@ -19,8 +19,8 @@ from bitbench.features.vptq.layout import (
     METHOD,
     QuantizationConfig,
     Tensor,
-    vptq_layer_from_layout,
-    vptq_layout_config,
+    find_layer_config,
+    parse_vptq_layer,
 )
 from bitbench.features.vptq.linear import VptqLinear
 
@@ -47,7 +47,7 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
         self._files = [Path(file) for file in checkpoint_files or ()]
         self._configs = {}
         for name, module in list(model.named_modules()):
-            config = vptq_layout_config(name, self._layout_config())
+            config = find_layer_config(name, self._make_layout_config())
             if isinstance(module, torch.nn.Linear) and config is not None:
                 model.set_submodule(name, VptqLinear(module.in_features, module.out_features))
                 self._configs[name] = config
@@ -58,11 +58,11 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         tensors = _read_tensors(self._files, self._configs)
         for name, config in self._configs.items():
-            layer = vptq_layer_from_layout(tensors.pop(name, {}), config)
+            layer = parse_vptq_layer(tensors.pop(name, {}), config)
             model.get_submodule(name).fill(layer, model.dtype, self.device)
         return model
 
-    def _layout_config(self) -> QuantizationConfig:
+    def _make_layout_config(self) -> QuantizationConfig:
         config = self.quantization_config
         return QuantizationConfig(
             config_for_layers=config.config_for_layers,
@@ -78,14 +78,14 @@ def _read_tensors(files: Sequence[Path], layers: Mapping[str, Any]) -> dict[str,
     for path in files:
         with safe_open(path, "pt") as file:
             for key in file.keys():  # noqa: SIM118 - it is not a mapping
-                layer = _owner_of(key, layers)
+                layer = _find_layer(key, layers)
                 if layer is not None:
                     name = key.removeprefix(f"{layer}.")
-                    tensors.setdefault(layer, {})[name] = _as_numpy(file.get_tensor(key))
+                    tensors.setdefault(layer, {})[name] = _convert_to_numpy(file.get_tensor(key))
     return tensors
 
 
-def _owner_of(key: str, layers: Mapping[str, Any]) -> str | None:
+def _find_layer(key: str, layers: Mapping[str, Any]) -> str | None:
     """Return the layer of a key such as `LAYER.indices` or `LAYER.centroids.weight`, or None."""
     parent = key.rpartition(".")[0]
     for name in (parent, parent.rpartition(".")[0]):
@@ -94,7 +94,7 @@ def _owner_of(key: str, layers: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _as_numpy(tensor: torch.Tensor) -> Tensor:
+def _convert_to_numpy(tensor: torch.Tensor) -> Tensor:
     """Return the tensor as a numpy array. numpy has no bfloat16, so it becomes float32."""
     if tensor.dtype is torch.bfloat16:
         tensor = tensor.float()

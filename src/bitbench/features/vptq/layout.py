@@ -77,13 +77,13 @@ def unpack_layout_indices(
     bits = main_bits + residual_bits
     flat = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
     spread = flat[..., : columns * bits].reshape(*words.shape[:-1], columns, bits)
-    main = _join(spread[..., :main_bits])
+    main = _join_bits(spread[..., :main_bits])
     if not residual_bits:
         return main, None
-    return main, _join(spread[..., main_bits:])
+    return main, _join_bits(spread[..., main_bits:])
 
 
-def _join(bits: npt.NDArray[np.uint8]) -> Indices:
+def _join_bits(bits: npt.NDArray[np.uint8]) -> Indices:
     weights = np.left_shift(1, np.arange(bits.shape[-1]))
     return np.asarray(bits @ weights, dtype=np.uint16)
 
@@ -154,27 +154,27 @@ class QuantizationConfig(TypedDict, total=False):
     shared_layer_config: Mapping[str, LayerConfig]  # by the last part of a layer's name
 
 
-def vptq_layout_config(name: str, config: QuantizationConfig) -> LayerConfig | None:
+def find_layer_config(name: str, config: QuantizationConfig) -> LayerConfig | None:
     """Return the configuration of a layer, by its full or shared name, or None if not quantized."""
     by_name = config.get("config_for_layers") or {}
     shared = config.get("shared_layer_config") or {}
     return by_name.get(name) or shared.get(name.rpartition(".")[2])
 
 
-def vptq_layer_from_layout(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
+def parse_vptq_layer(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     """Return the layer of these tensors, by their names within it.
 
     Raise ValueError if they do not fit its configuration.
     """
     try:
-        return _read(tensors, config)
+        return _read_layer(tensors, config)
     except KeyError as error:
         raise ValueError(
             f"this VPTQ layer lacks {error.args[0]}, which its configuration asks for"
         ) from None
 
 
-def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
+def _read_layer(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     groups = config["group_num"]
     vector = config["vector_lens"][1]
     entries = config["num_centroids"][1]
@@ -191,19 +191,19 @@ def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
         )
     permutation = None
     if config["enable_perm"]:
-        permutation = _view(tensors["perm"], np.uint16).astype(np.int64)
-    centroids = _floats(tensors["centroids.weight"]).reshape(groups, entries, vector)
+        permutation = _convert_integers(tensors["perm"], np.uint16).astype(np.int64)
+    centroids = _convert_floats(tensors["centroids.weight"]).reshape(groups, entries, vector)
     residual_centroids = None
     if residual_entries:
-        stored = _floats(tensors["res_centroids.weight"])
+        stored = _convert_floats(tensors["res_centroids.weight"])
         residual_centroids = stored.reshape(groups, residual_entries, vector)
-    outliers = _outliers(tensors, config) if outlier_columns else None
+    outliers = _read_outliers(tensors, config) if outlier_columns else None
     weight_scale = None
     weight_bias = None
     if config["enable_norm"]:
-        weight_scale = _floats(tensors["weight_scale"]).ravel()
-        weight_bias = _floats(tensors["weight_bias"]).ravel()
-    bias = _floats(tensors["bias"]) if config.get("bias") else None
+        weight_scale = _convert_floats(tensors["weight_scale"]).ravel()
+        weight_bias = _convert_floats(tensors["weight_bias"]).ravel()
+    bias = _convert_floats(tensors["bias"]) if config.get("bias") else None
     return VptqLayer(
         in_features=config["in_features"],
         out_features=config["out_features"],
@@ -228,23 +228,23 @@ def _read_indices(
 ) -> tuple[Indices, Indices | None]:
     """Return the main indices, and the residual ones or None."""
     if config["is_indice_packed"]:
-        words = _view(tensors["indices"], np.int32)
-        residual_bits = _bits(residual_entries) if residual_entries else 0
-        return unpack_layout_indices(words, columns, _bits(entries), residual_bits)
-    indices = _view(tensors["indices"], np.uint16)
+        words = _convert_integers(tensors["indices"], np.int32)
+        residual_bits = _count_bits(residual_entries) if residual_entries else 0
+        return unpack_layout_indices(words, columns, _count_bits(entries), residual_bits)
+    indices = _convert_integers(tensors["indices"], np.uint16)
     if not residual_entries:
         return indices, None
-    return indices, _view(tensors["res_indices"], np.uint16)
+    return indices, _convert_integers(tensors["res_indices"], np.uint16)
 
 
-def _outliers(tensors: Mapping[str, Tensor], config: LayerConfig) -> Outliers:
+def _read_outliers(tensors: Mapping[str, Tensor], config: LayerConfig) -> Outliers:
     entries = config["num_centroids"][0]
     vector = config["vector_lens"][0]
-    centroids = _floats(tensors["outlier_centroids.weight"]).reshape(entries, vector)
-    return Outliers(centroids, _view(tensors["outlier_indices"], np.uint16)[0])
+    centroids = _convert_floats(tensors["outlier_centroids.weight"]).reshape(entries, vector)
+    return Outliers(centroids, _convert_integers(tensors["outlier_indices"], np.uint16)[0])
 
 
-def _bits(entries: int) -> int:
+def _count_bits(entries: int) -> int:
     """Return the bits of an index. Raise ValueError if `entries` is not a power of two."""
     bits = entries.bit_length() - 1
     if entries != 1 << bits:
@@ -252,7 +252,7 @@ def _bits(entries: int) -> int:
     return bits
 
 
-def _view(stored: Tensor, dtype: type[_Integer]) -> npt.NDArray[_Integer]:
+def _convert_integers(stored: Tensor, dtype: type[_Integer]) -> npt.NDArray[_Integer]:
     """Return stored integers in another type.
 
     Those of the same size may be stored as floats (`indices_as_float`) or signed, so their bits
@@ -264,5 +264,5 @@ def _view(stored: Tensor, dtype: type[_Integer]) -> npt.NDArray[_Integer]:
     return dense.astype(dtype)
 
 
-def _floats(stored: Tensor) -> Floats:
+def _convert_floats(stored: Tensor) -> Floats:
     return np.ascontiguousarray(stored, dtype=np.float32)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bitbench.features.vptq.triton_layer import TritonLayer
 
 
-def native_linear_product(
+def compute_native_product(
     kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int
 ) -> torch.Tensor:
     """Return x [..., in] times the matrix as [..., out], in the type of x.
@@ -48,15 +48,15 @@ TRITON_ROWS = 8  # an estimate of the rows that one program of the GPU kernel ho
 ACTIVATION_BITS = 16
 
 
-def _native_fault(layer: VptqLayer) -> str | None:
+def _find_native_fault(layer: VptqLayer) -> str | None:
     """Return why the native kernel cannot multiply a layer, or None if it can."""
-    if packed.native_isa() is None:
+    if packed.find_native_isa() is None:
         return "no native part"
     vector = layer.centroids.shape[2]
     return None if vector == packed.VECTOR else f"vectors of {vector}"
 
 
-def _triton_fault(layer: VptqLayer) -> str | None:
+def _find_triton_fault(layer: VptqLayer) -> str | None:
     """Return why the GPU kernel cannot multiply a layer, or None if it can."""
     if importlib.util.find_spec("triton") is None:
         return "no Triton"
@@ -95,7 +95,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         if layer.residual_centroids is not None:
             codebooks += f"/{layer.residual_centroids.shape[1]}"
         for_gpu = device.startswith("cuda")
-        fault = _triton_fault(layer) if for_gpu else _native_fault(layer)
+        fault = _find_triton_fault(layer) if for_gpu else _find_native_fault(layer)
         if fault is not None:
             self.kind = f"{codebooks}, expanded to dense at load ({fault})"
             self._fill_dense(layer, dtype)
@@ -104,7 +104,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_triton(layer)
         else:
             self.kind = (
-                f"{codebooks}, native kernel {packed.native_isa()} with {ACTIVATION_BITS}-bit "
+                f"{codebooks}, native kernel {packed.find_native_isa()} with {ACTIVATION_BITS}-bit "
                 f"activations up to {KERNEL_ROWS} rows, dense above"
             )
             self._fill_native(layer)
@@ -122,7 +122,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _fill_native(self, layer: VptqLayer) -> None:
         self._matrix = packed.pack_layer(layer)
-        self._kernel = packed.native_packed_matrix(self._matrix)
+        self._kernel = packed.make_native_matrix(self._matrix)
         for number, array in enumerate(self._matrix.arrays):
             # Buffers count as the model's memory. They share it with the arrays.
             self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)
@@ -138,7 +138,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
                 bias = torch.from_numpy(self._matrix.bias).to(x.dtype)
             return functional.linear(x, self.dense().to(x.dtype), bias)
         threads = torch.get_num_threads()
-        return native_linear_product(
+        return compute_native_product(
             self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads
         )
 

@@ -82,12 +82,12 @@ class PackedMatrix:
         return [part for part in parts if part is not None]
 
 
-def strip_bytes(main_bits: int, residual_bits: int) -> int:
+def compute_strip_bytes(main_bits: int, residual_bits: int) -> int:
     """Return the bytes of one strip in the stream."""
     return _MAIN_BYTES[main_bits] + _RESIDUAL_BYTES[residual_bits]
 
 
-def packed_index_bits(entries: int, choices: tuple[int, ...]) -> int:
+def choose_index_bits(entries: int, choices: tuple[int, ...]) -> int:
     """Return the fewest bits of an index into a codebook of so many entries.
 
     Raise ValueError if none of the `choices` is enough.
@@ -112,7 +112,7 @@ def pack_layer(layer: VptqLayer) -> PackedMatrix:
         in_features=layer.in_features,
         out_features=layer.out_features,
         segments=tuple(segments),
-        outliers=_dense_outliers(layer),
+        outliers=_expand_outliers(layer),
         permutation=permutation,
         column_scale=layer.weight_scale,
         column_bias=layer.weight_bias,
@@ -136,9 +136,9 @@ def pack_stream(
 
     Columns of padding have index 0 and are multiplied with zeros.
     """
-    parts = [_pack_main(_in_strips(main), main_bits)]
+    parts = [_pack_main(_split_strips(main), main_bits)]
     if residual is not None:
-        parts.append(_pack_residual(_in_strips(residual), residual_bits))
+        parts.append(_pack_residual(_split_strips(residual), residual_bits))
     return np.ascontiguousarray(np.concatenate(parts, axis=-1))
 
 
@@ -147,10 +147,10 @@ def unpack_stream(
 ) -> tuple[Indices, Indices | None]:
     """Unpack the indices of `pack_stream`."""
     cut = _MAIN_BYTES[main_bits]
-    main = _from_strips(_unpack_main(stream[..., :cut], main_bits), columns)
+    main = _join_strips(_unpack_main(stream[..., :cut], main_bits), columns)
     if residual_bits == 0:
         return main, None
-    return main, _from_strips(_unpack_residual(stream[..., cut:], residual_bits), columns)
+    return main, _join_strips(_unpack_residual(stream[..., cut:], residual_bits), columns)
 
 
 def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doubles:
@@ -160,16 +160,16 @@ def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doub
     """
     parts = []
     if matrix.outliers is not None:
-        parts.append(_rows(matrix.outliers[blocks].astype(np.float64)))
+        parts.append(_convert_to_rows(matrix.outliers[blocks].astype(np.float64)))
     for segment in matrix.segments:
         residual_bits = segment.residual.bits if segment.residual else 0
         main, residual = unpack_stream(
             segment.stream[blocks], segment.columns, segment.main.bits, residual_bits
         )
-        part = _decode(segment.main, main)
+        part = _decode_indices(segment.main, main)
         if segment.residual is not None and residual is not None:
-            part = part + _decode(segment.residual, residual)
-        parts.append(_rows(part))
+            part = part + _decode_indices(segment.residual, residual)
+        parts.append(_convert_to_rows(part))
     weight = np.concatenate(parts, axis=1)
     first, last, _ = blocks.indices(-(-matrix.out_features // VECTOR))
     weight = weight[: min(VECTOR * last, matrix.out_features) - VECTOR * first]
@@ -178,7 +178,7 @@ def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doub
     )
 
 
-def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
+def make_native_matrix(matrix: PackedMatrix) -> "VptqMatrix":
     """Return the kernel's own object, which shares the arrays."""
     from bitbench._native import VptqMatrix
 
@@ -209,7 +209,7 @@ def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
     return native
 
 
-def native_isa() -> str | None:
+def find_native_isa() -> str | None:
     """Return the instruction set that the native kernel uses here, or None without a native part.
 
     Raise ValueError if BITBENCH_ISA names a set that this processor does not have.
@@ -224,20 +224,20 @@ def native_isa() -> str | None:
 def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
     centroids = layer.centroids[group]
     indices = layer.indices[group]
-    main = pack_codebook(centroids, packed_index_bits(len(centroids), MAIN_BITS))
+    main = pack_codebook(centroids, choose_index_bits(len(centroids), MAIN_BITS))
     residual = None
     residual_indices = None
     residual_bits = 0
     if layer.residual_centroids is not None and layer.residual_indices is not None:
         residual_centroids = layer.residual_centroids[group]
-        residual_bits = packed_index_bits(len(residual_centroids), RESIDUAL_BITS)
+        residual_bits = choose_index_bits(len(residual_centroids), RESIDUAL_BITS)
         residual = pack_codebook(residual_centroids, residual_bits)
         residual_indices = layer.residual_indices[group]
     stream = pack_stream(indices, residual_indices, main.bits, residual_bits)
     return PackedSegment(indices.shape[1], main, residual, stream)
 
 
-def _dense_outliers(layer: VptqLayer) -> Floats | None:
+def _expand_outliers(layer: VptqLayer) -> Floats | None:
     """Return the outlier columns as [blocks, columns, 8], or None if there are none."""
     if layer.outliers is None:
         return None
@@ -250,14 +250,14 @@ def _dense_outliers(layer: VptqLayer) -> Floats | None:
     return np.ascontiguousarray(blocks, dtype=np.float32)
 
 
-def _in_strips(indices: Indices) -> npt.NDArray[np.uint32]:
+def _split_strips(indices: Indices) -> npt.NDArray[np.uint32]:
     """Return [blocks, columns] as [blocks, strips, g, i], with column 8 g + i of a strip."""
     blocks, columns = indices.shape
     padded = np.pad(indices, ((0, 0), (0, -columns % STRIP)))
     return padded.reshape(blocks, -1, 8, 8).astype(np.uint32)
 
 
-def _from_strips(indices: npt.NDArray[np.uint32], columns: int) -> Indices:
+def _join_strips(indices: npt.NDArray[np.uint32], columns: int) -> Indices:
     return indices.reshape(indices.shape[0], -1)[:, :columns].astype(np.uint16)
 
 
@@ -269,18 +269,18 @@ def _pack_main(indices: npt.NDArray[np.uint32], bits: int) -> Bytes:
         a = g[6] & 0xFF | g[0] << 8 | g[1] << 20
         b = g[7] & 0xFF | g[2] << 8 | g[3] << 20
         c = g[6] >> 8 | g[7] >> 8 << 4 | g[4] << 8 | g[5] << 20
-        return _as_bytes(a, b, c)
+        return _convert_to_bytes(a, b, c)
     a = g[0] | (g[6] & 0x3F) << 13 | g[1] << 19
     b = g[2] | (g[6] >> 6 & 0x3F) << 13 | g[3] << 19
     c = g[4] | (g[7] & 0x3F) << 13 | g[5] << 19
     rest = g[6] >> 12 | g[7] >> 6 << 1
-    return np.concatenate([_as_bytes(a, b, c), rest.astype(np.uint8)], axis=-1)
+    return np.concatenate([_convert_to_bytes(a, b, c), rest.astype(np.uint8)], axis=-1)
 
 
 def _unpack_main(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
     if bits == 16:
         return _unpack16(stream)
-    a, b, c = _as_words(stream[..., :96])
+    a, b, c = _split_words(stream[..., :96])
     if bits == 12:
         fields = []
         for word in (a, b, c):
@@ -307,7 +307,7 @@ def _pack_residual(indices: npt.NDArray[np.uint32], bits: int) -> Bytes:
     a = g[0] | g[1] << 9 | g[2] << 18 | (g[6] & 0x1F) << 27
     b = g[3] | g[4] << 9 | g[5] << 18 | (g[7] & 0x1F) << 27
     rest = g[6] >> 5 | g[7] >> 5 << 4
-    return np.concatenate([_as_bytes(a, b), rest.astype(np.uint8)], axis=-1)
+    return np.concatenate([_convert_to_bytes(a, b), rest.astype(np.uint8)], axis=-1)
 
 
 def _unpack_residual(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
@@ -315,7 +315,7 @@ def _unpack_residual(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
         return _unpack16(stream)
     if bits == 8:
         return stream.reshape(*stream.shape[:2], 8, 8).astype(np.uint32)
-    a, b = _as_words(stream[..., :64])
+    a, b = _split_words(stream[..., :64])
     rest = stream[..., 64:].astype(np.uint32)
     fields = []
     for word in (a, b):
@@ -326,31 +326,31 @@ def _unpack_residual(stream: Bytes, bits: int) -> npt.NDArray[np.uint32]:
 
 def _pack16(indices: npt.NDArray[np.uint32]) -> Bytes:
     words = [indices[:, :, i] | indices[:, :, i + 1] << 16 for i in range(0, 8, 2)]
-    return _as_bytes(*words)
+    return _convert_to_bytes(*words)
 
 
 def _unpack16(stream: Bytes) -> npt.NDArray[np.uint32]:
     fields = []
-    for word in _as_words(stream):
+    for word in _split_words(stream):
         fields += [word & 0xFFFF, word >> 16]
     return np.stack(fields, axis=2)
 
 
-def _as_bytes(*parts: npt.NDArray[np.integer]) -> Bytes:
+def _convert_to_bytes(*parts: npt.NDArray[np.integer]) -> Bytes:
     """Return parts of 8 dwords as bytes, one after the other."""
     return np.ascontiguousarray(np.concatenate(parts, axis=-1), dtype="<u4").view(np.uint8)
 
 
-def _as_words(stream: Bytes) -> list[npt.NDArray[np.uint32]]:
-    """Return the parts of 8 dwords of `_as_bytes`."""
+def _split_words(stream: Bytes) -> list[npt.NDArray[np.uint32]]:
+    """Return the parts of 8 dwords of `_convert_to_bytes`."""
     words = np.ascontiguousarray(stream).view("<u4").astype(np.uint32, copy=False)
     return np.split(words, words.shape[-1] // 8, axis=-1)
 
 
-def _decode(codebook: PackedCodebook, indices: Indices) -> Doubles:
+def _decode_indices(codebook: PackedCodebook, indices: Indices) -> Doubles:
     return (codebook.entries[indices].astype(np.float64) - OFFSET) * codebook.scale
 
 
-def _rows(vectors: Doubles) -> Doubles:
+def _convert_to_rows(vectors: Doubles) -> Doubles:
     """Return [blocks, columns, 8] as [outputs, columns]."""
     return vectors.transpose(0, 2, 1).reshape(-1, vectors.shape[1])

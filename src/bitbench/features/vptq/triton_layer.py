@@ -75,7 +75,7 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
         self.segments = torch.nn.ModuleList()
         if layer.outliers is not None:
             outliers = layer.outliers
-            self.segments.append(_segment(outliers.indices, outliers.centroids, None, None))
+            self.segments.append(_make_segment(outliers.indices, outliers.centroids, None, None))
         for group, indices in enumerate(layer.indices):
             residual = None
             residual_indices = None
@@ -83,7 +83,7 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
                 residual = layer.residual_centroids[group]
                 residual_indices = layer.residual_indices[group]
             centroids = layer.centroids[group]
-            self.segments.append(_segment(indices, centroids, residual_indices, residual))
+            self.segments.append(_make_segment(indices, centroids, residual_indices, residual))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the product with x [batch, in] as [batch, out], in the type of x.
@@ -116,22 +116,22 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
         return weight if self.weight_bias is None else weight + self.weight_bias
 
 
-def _segment(
+def _make_segment(
     indices: Indices, centroids: Floats, residual_indices: Indices | None, residual: Floats | None
 ) -> Segment:
     residual_bits = 0
     residual_codebook = None
     if residual is not None:
-        residual_bits = _index_bits(len(residual))
-        residual_codebook = _codebook(residual)
-    bits = (_index_bits(len(centroids)), residual_bits)
+        residual_bits = _count_index_bits(len(residual))
+        residual_codebook = _make_codebook(residual)
+    bits = (_count_index_bits(len(centroids)), residual_bits)
     words = torch.from_numpy(pack_layout_indices(indices, residual_indices, *bits))
-    return Segment(indices.shape[1], words, bits, _codebook(centroids), residual_codebook)
+    return Segment(indices.shape[1], words, bits, _make_codebook(centroids), residual_codebook)
 
 
-def _codebook(centroids: Floats) -> torch.Tensor:
+def _make_codebook(centroids: Floats) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(centroids)).to(CODEBOOK_TYPE)
 
 
-def _index_bits(entries: int) -> int:
+def _count_index_bits(entries: int) -> int:
     return max(1, (entries - 1).bit_length())

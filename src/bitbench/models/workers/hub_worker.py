@@ -81,7 +81,9 @@ def _work(job: Json, reports: Reports) -> Json:
         total = sum(file["size_bytes"] for file in files)
         if job["task"] == "size":
             return {"size_bytes": total}
-        folder = listed["cached"] or _download(job, files, DownloadProgress(reports, total))
+        folder = listed["cached"] or _download_snapshot(
+            job, files, DownloadProgress(reports, total)
+        )
         for file in files:
             path = folder / file["name"]
             if not path.exists():
@@ -96,7 +98,7 @@ def _work(job: Json, reports: Reports) -> Json:
     except JobError:
         raise
     except Exception as error:
-        raise JobError(_error_sentence(error, job)) from error
+        raise JobError(_describe_error(error, job)) from error
 
 
 def _list_files(job: Json) -> Json:
@@ -114,7 +116,7 @@ def _list_files(job: Json) -> Json:
     except HfHubHTTPError:  # it did answer
         raise
     except Exception as error:
-        if not _is_unreachable(error) or (folder := _cached_snapshot(job)) is None:
+        if not _is_unreachable(error) or (folder := _find_cached_snapshot(job)) is None:
             raise
         sizes = {}
         for path in sorted(folder.rglob("*")):
@@ -123,7 +125,7 @@ def _list_files(job: Json) -> Json:
         return {"sizes": sizes, "cached": folder}
 
 
-def _cached_snapshot(job: Json) -> Path | None:
+def _find_cached_snapshot(job: Json) -> Path | None:
     """Return a revision's folder in the shared cache, whose layout is documented, or None."""
     from huggingface_hub import constants
 
@@ -142,17 +144,19 @@ def _choose_files(listed: Json, job: Json) -> list[Json]:
     for name, size in listed["sizes"].items():
         if SAFE_NAME.fullmatch(name) and name != OWN_MANIFEST:
             safe[name] = size
-    names = _chosen_gguf(list(safe), job) if job["file"] else _weights(safe)
+    names = _choose_gguf(list(safe), job) if job["file"] else _choose_weights(safe)
     if names:
         return [{"name": name, "size_bytes": safe[name]} for name in names]
     if listed["cached"]:
         raise JobError(SENTENCES["part"].format(**job))
     if any(name.endswith(".gguf") for name in safe):
-        raise JobError(f"{job['repository']} is a GGUF repository; {_advice(safe, job)}")
+        raise JobError(
+            f"{job['repository']} is a GGUF repository; {_suggest_file_names(safe, job)}"
+        )
     raise JobError(SENTENCES["no weights"].format(**job))
 
 
-def _weights(names: Iterable[str]) -> list[str]:
+def _choose_weights(names: Iterable[str]) -> list[str]:
     """Return the weights in the top folder and the files that loading them needs."""
     top = [name for name in names if "/" not in name]
     for pattern in WEIGHTS:
@@ -165,15 +169,15 @@ def _is_beside_weights(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in BESIDE_WEIGHTS)
 
 
-def _chosen_gguf(names: list[str], job: Json) -> list[str]:
+def _choose_gguf(names: list[str], job: Json) -> list[str]:
     """Return the job's GGUF file with all its parts, or raise JobError if it is ambiguous."""
     ggufs = [name for name in names if name.endswith(".gguf")]
     matching = [name for name in ggufs if _is_meant(name, job["file"])]
-    models = {(PurePosixPath(name).parent, _without_part(name)) for name in matching}
+    models = {(PurePosixPath(name).parent, _strip_part_number(name)) for name in matching}
     if len(models) != 1:
         problem = "several GGUF files match" if matching else "no GGUF file matches"
         requested = f"{job['repository']}:{job['file']}"
-        raise JobError(f"{problem} {requested}; {_advice(matching or ggufs, job)}")
+        raise JobError(f"{problem} {requested}; {_suggest_file_names(matching or ggufs, job)}")
     return sorted(matching)
 
 
@@ -182,23 +186,23 @@ def _is_meant(name: str, requested: str) -> bool:
     if requested in (name, PurePosixPath(name).name):
         return True
     pattern = rf"(?:^|[-_.]){re.escape(requested)}$"
-    return re.search(pattern, _without_part(name), re.IGNORECASE) is not None
+    return re.search(pattern, _strip_part_number(name), re.IGNORECASE) is not None
 
 
-def _without_part(name: str) -> str:
+def _strip_part_number(name: str) -> str:
     """Return the file's name without number, which all parts of a large model share."""
     return SPLIT.sub("", PurePosixPath(name).stem)
 
 
-def _advice(names: Iterable[str], job: Json) -> str:
-    types = sorted({_without_part(name) for name in names if name.endswith(".gguf")})
+def _suggest_file_names(names: Iterable[str], job: Json) -> str:
+    types = sorted({_strip_part_number(name) for name in names if name.endswith(".gguf")})
     shown = ", ".join(types[:MOST_NAMED]) or "none"
     if len(types) > MOST_NAMED:
         shown += f" and {len(types) - MOST_NAMED} more"
     return f"name one of its files as {job['repository']}:TYPE (it has {shown})."
 
 
-def _download(job: Json, files: list[Json], progress: "DownloadProgress") -> Path:
+def _download_snapshot(job: Json, files: list[Json], progress: "DownloadProgress") -> Path:
     """Download the files and return their folder in the shared cache."""
     from huggingface_hub import snapshot_download, try_to_load_from_cache
     from huggingface_hub.utils import tqdm
@@ -267,31 +271,31 @@ def _refuse_without_room(needed: int) -> None:
         )
 
 
-def _error_sentence(error: Exception, job: Json) -> str:
+def _describe_error(error: Exception, job: Json) -> str:
     """Return a sentence of ours: a server's message may repeat our secrets."""
     from huggingface_hub import constants, get_token
 
-    causes = _error_causes(error)
+    causes = _list_error_causes(error)
     lines = str(error).strip().splitlines() or ["no message"]
     first_line = lines[0].replace(get_token() or "\n", "***")
-    return SENTENCES[_kind_of(causes)].format(
+    return SENTENCES[_classify_error(causes)].format(
         repository=job["repository"],
         revision=job["revision"],
         endpoint=constants.ENDPOINT,
         cache=constants.HF_HUB_CACHE,
-        status=next(iter(_statuses(causes)), None),
+        status=next(iter(_list_statuses(causes)), None),
         said=f"{type(error).__name__}: {first_line}",
     )
 
 
-def _kind_of(causes: list[BaseException]) -> str:
+def _classify_error(causes: list[BaseException]) -> str:
     """Return the key of the entry in `SENTENCES` that fits. The most specific comes first."""
     from huggingface_hub import errors, get_token
 
     def is_among(kind: type[BaseException]) -> bool:
         return any(isinstance(cause, kind) for cause in causes)
 
-    statuses = _statuses(causes)
+    statuses = _list_statuses(causes)
     tests = {
         "gated": is_among(errors.GatedRepoError) and get_token() is None,
         "no access": is_among(errors.GatedRepoError),
@@ -306,13 +310,13 @@ def _kind_of(causes: list[BaseException]) -> str:
     return next((kind for kind, fits in tests.items() if fits), "other")
 
 
-def _statuses(causes: list[BaseException]) -> list[int]:
+def _list_statuses(causes: list[BaseException]) -> list[int]:
     from huggingface_hub.errors import HfHubHTTPError
 
     return [cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)]
 
 
-def _error_causes(error: BaseException) -> list[BaseException]:
+def _list_error_causes(error: BaseException) -> list[BaseException]:
     """Return the error and its causes, the error first."""
     causes: list[BaseException] = []
     cause: BaseException | None = error

@@ -20,7 +20,7 @@ END_OF_THINKING = "</think>"
 WRITES = "generate_until"
 
 
-def _work(job: Json, reports: Reports) -> Json:
+def _run_job(job: Json, reports: Reports) -> Json:
     import lm_eval
 
     reports.send("versions", versions={"lm-eval": lm_eval.__version__})
@@ -47,7 +47,7 @@ def _evaluate_with_lm_eval(job: Json) -> Json:
         _refuse_likelihoods(manager.load([task])["tasks"].values())
     cut: set[str] = set()
     output = lm_eval.simple_evaluate(
-        model=_lm_eval_client(job, cut),
+        model=_make_client(job, cut),
         tasks=[task],
         limit=job["limit"],
         task_manager=manager,
@@ -57,14 +57,14 @@ def _evaluate_with_lm_eval(job: Json) -> Json:
     )
     results: list[Json] = []
     for name, metrics in output["results"].items():
-        results += _lm_eval_results(name, metrics, output)
+        results += _collect_results(name, metrics, output)
     answers: list[Json] = []
     for name, samples in output["samples"].items():
-        answers += _lm_eval_answers(name, samples, cut)
+        answers += _iter_answers(name, samples, cut)
     return {"results": results, "answers": answers}
 
 
-def _lm_eval_client(job: Json, cut: set[str]) -> Any:
+def _make_client(job: Json, cut: set[str]) -> Any:
     """Return lm-eval's client of the endpoint. It adds texts cut at the length limit to `cut`."""
     from lm_eval.api.registry import get_model
 
@@ -98,7 +98,7 @@ def _lm_eval_client(job: Json, cut: set[str]) -> Any:
     )
 
 
-def _lm_eval_answers(name: str, samples: Iterable[Json], cut: set[str]) -> Iterable[Json]:
+def _iter_answers(name: str, samples: Iterable[Json], cut: set[str]) -> Iterable[Json]:
     """Yield the answers with metrics that are either right or wrong."""
     for sample in samples:
         response = sample["resps"][0][0]
@@ -128,7 +128,7 @@ def _refuse_likelihoods(tasks: Iterable[Any]) -> None:
         )
 
 
-def _lm_eval_results(name: str, metrics: Json, output: Json) -> list[Json]:
+def _collect_results(name: str, metrics: Json, output: Json) -> list[Json]:
     """Return the metrics with their standard errors: `acc,none` with `acc_stderr,none`."""
     better = output.get("higher_is_better", {}).get(name, {})
     samples = output.get("n-samples", {}).get(name, {}).get("effective")
@@ -155,4 +155,4 @@ def _lm_eval_results(name: str, metrics: Json, output: Json) -> list[Json]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_as_job_worker(sys.argv[1], _work))
+    sys.exit(run_as_job_worker(sys.argv[1], _run_job))

@@ -25,7 +25,7 @@ from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-n
 PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks without a template
 
 
-def _work(job: Json, _: Reports) -> Json:
+def _run_job(job: Json, _: Reports) -> Json:
     tokenizer = _load_tokenizer(Path(job["tokenizer"]))
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
@@ -39,11 +39,13 @@ def _work(job: Json, _: Reports) -> Json:
     conversations = []
     for conversation in job["conversations"]:
         task = conversation["asks"]
-        turns = [_converse(tokenizer, task, messages) for messages in conversation["turns"]]
+        turns = [
+            _encode_conversation(tokenizer, task, messages) for messages in conversation["turns"]
+        ]
         conversations.append(turns)
     return {
         "texts": texts,
-        "questions": [_tokenize_question(tokenizer, question) for question in job["questions"]],
+        "questions": [_encode_question(tokenizer, question) for question in job["questions"]],
         "conversations": conversations,
         "begins": begins,
         "special": sorted(tokenizer.all_special_ids),
@@ -63,13 +65,13 @@ def _load_tokenizer(path: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(gguf_file.parent), gguf_file=gguf_file.name)
 
 
-def _tokenize_question(tokenizer: Any, question: str) -> Any:
+def _encode_question(tokenizer: Any, question: str) -> Any:
     if tokenizer.chat_template is None:
         return tokenizer(question)["input_ids"]
-    return _in_template(tokenizer, [{"role": "user", "content": question}])
+    return _apply_template(tokenizer, [{"role": "user", "content": question}])
 
 
-def _converse(tokenizer: Any, task: str, messages: list[dict[str, str]]) -> Any:
+def _encode_conversation(tokenizer: Any, task: str, messages: list[dict[str, str]]) -> Any:
     """Return the ids of a conversation.
 
     The task is put before the first message, because not every template knows a system prompt.
@@ -78,13 +80,13 @@ def _converse(tokenizer: Any, task: str, messages: list[dict[str, str]]) -> Any:
         lines = [f"{PLAIN[message['role']]}: {message['content']}\n" for message in messages]
         return tokenizer(f"{task}\n\n{''.join(lines)}{PLAIN['assistant']}:")["input_ids"]
     first = {**messages[0], "content": f"{task}\n\n{messages[0]['content']}"}
-    return _in_template(tokenizer, [first, *messages[1:]])
+    return _apply_template(tokenizer, [first, *messages[1:]])
 
 
-def _in_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
+def _apply_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 if __name__ == "__main__":
-    sys.exit(run_as_job_worker(sys.argv[1], _work))
+    sys.exit(run_as_job_worker(sys.argv[1], _run_job))

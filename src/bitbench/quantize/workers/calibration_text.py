@@ -23,7 +23,7 @@ def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
     for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
         document = json.loads(line)
         if "messages" in document:
-            pieces.append(_conversation_ids(document["messages"], tokenizer)[:length])
+            pieces.append(_tokenize_conversation(document["messages"], tokenizer)[:length])
         else:
             stream += tokenizer(document["text"])["input_ids"]
     for start in range(0, len(stream) - length + 1, length):
@@ -33,7 +33,7 @@ def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
     return pieces[: job["samples"]]
 
 
-def _conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
+def _tokenize_conversation(messages: list[Json], tokenizer: Any) -> list[int]:
     if not tokenizer.chat_template:
         raise ValueError(
             "the calibration text contains conversations, but this model has no chat template; "

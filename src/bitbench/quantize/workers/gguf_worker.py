@@ -61,8 +61,8 @@ def _make_gguf(job: Json, reports: Reports) -> Json:
         if job["dense"] is None:
             _make_dense_gguf(job, converted, "bf16", reports)
         dense = Path(job["dense"] or converted)
-        options = _gguf_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports)
-        options += _gguf_tensor_type_options(job, target.parent)
+        options = _make_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports)
+        options += _make_tensor_type_options(job, target.parent)
         command = [job["quantize"], *options, str(dense), str(target), type]
         show = _show_quantization(type, fallbacks, reports)
         run_tool(command, "llama-quantize", target, show)
@@ -90,7 +90,7 @@ def _make_dense_gguf(job: Json, target: Path, floats: str, reports: Reports) -> 
     run_tool(command, "its converter", target, _show_conversion(reports))
 
 
-def _gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
+def _make_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
     """Compute the importance matrix from the text and return its option, or [] without one."""
     if "imatrix" not in job:
         return []
@@ -100,7 +100,7 @@ def _gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports)
     return ["--imatrix", str(table)]
 
 
-def _gguf_tensor_type_options(job: Json, folder: Path) -> list[str]:
+def _make_tensor_type_options(job: Json, folder: Path) -> list[str]:
     """Return the option for the file of types by name, or [] if llama-quantize chooses them."""
     if not job["tensors"]:
         return []
@@ -131,7 +131,7 @@ def run_tool(
             recent.append(line.strip())
             on_line(line)
     if tool.returncode != 0 or not result.exists():
-        raise JobError(f"{name} {_ended(tool.returncode)}{_gguf_tool_error(recent)}")
+        raise JobError(f"{name} {_describe_exit_code(tool.returncode)}{_find_tool_error(recent)}")
 
 
 class StepProgress:
@@ -186,13 +186,13 @@ def _show_importances(samples: int, reports: Reports) -> Callable[[str], None]:
     return show
 
 
-def _ended(exit_code: int) -> str:
+def _describe_exit_code(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
         return "was killed by signal 9, most often for lack of memory"
     return f"ended with signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
 
 
-def _gguf_tool_error(lines: Sequence[str]) -> str:
+def _find_tool_error(lines: Sequence[str]) -> str:
     """Return the last line with an error, or the last line at all."""
     printed = [line for line in lines if line]
     errors = [line for line in printed if TELLING.search(line)] or printed

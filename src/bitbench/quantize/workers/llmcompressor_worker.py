@@ -33,10 +33,10 @@ REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transforme
 
 
 def _work(job: Json, reports: Reports) -> Json:
-    return {"facts": _compress_with_llmcompressor(job, reports)}
+    return {"facts": _run_llmcompressor(job, reports)}
 
 
-def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
+def _run_llmcompressor(job: Json, reports: Reports) -> Json:
     import torch
     from llmcompressor import oneshot
     from llmcompressor.modeling.moe.linearize import linearize_moe
@@ -56,7 +56,7 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     samples: list[Json] = []
     unreached: set[str] = set()
     if job["calibration"]:
-        samples = _calibration_samples(job, tokenizer)
+        samples = _make_calibration_samples(job, tokenizer)
         loader = torch.utils.data.DataLoader(samples, batch_size=None)
         unreached = watch_llmcompressor_experts(model)
         options = {
@@ -92,26 +92,26 @@ def _has_bf16() -> bool:
     )
 
 
-def _smoothquant_of(step: Json) -> Any:
+def _make_smoothquant_modifier(step: Json) -> Any:
     from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 
     return SmoothQuantModifier(smoothing_strength=step["strength"])
 
 
-def _sparsegpt_of(step: Json) -> Any:
+def _make_sparsegpt_modifier(step: Json) -> Any:
     from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 
     ignore = [llmcompressor_ignore_pattern(name) for name in step["ignore"]]
     return SparseGPTModifier(sparsity=step["sparsity"], mask_structure=step["mask"], ignore=ignore)
 
 
-def _awq_of(step: Json) -> Any:
+def _make_awq_modifier(step: Json) -> Any:
     from llmcompressor.modifiers.transform.awq import AWQModifier
 
     return AWQModifier(n_grid=step["grid"], duo_scaling=step["duo_scaling"])
 
 
-def _gptq_of(step: Json) -> Any:
+def _make_gptq_modifier(step: Json) -> Any:
     from llmcompressor.modifiers.gptq import GPTQModifier
 
     return GPTQModifier(
@@ -121,7 +121,7 @@ def _gptq_of(step: Json) -> Any:
     )
 
 
-def _quantize_of(step: Json) -> Any:
+def _make_quantization_modifier(step: Json) -> Any:
     from llmcompressor.modifiers.quantization import QuantizationModifier
 
     return QuantizationModifier(**llmcompressor_layer_options(step))
@@ -129,11 +129,11 @@ def _quantize_of(step: Json) -> Any:
 
 # The modifiers of llm-compressor with a step's settings.
 MODIFIERS = {
-    "smoothquant": _smoothquant_of,
-    "sparsegpt": _sparsegpt_of,
-    "awq": _awq_of,
-    "gptq": _gptq_of,
-    "quantize": _quantize_of,
+    "smoothquant": _make_smoothquant_modifier,
+    "sparsegpt": _make_sparsegpt_modifier,
+    "awq": _make_awq_modifier,
+    "gptq": _make_gptq_modifier,
+    "quantize": _make_quantization_modifier,
 }
 
 
@@ -143,7 +143,7 @@ def llmcompressor_layer_options(step: Json) -> Json:
     if step.get("preset"):
         layers |= {"scheme": step["preset"], "targets": ["Linear"]}
     else:
-        layers |= {"config_groups": {"group_0": _scheme_of(step)}}
+        layers |= {"config_groups": {"group_0": _make_scheme(step)}}
     if step.get("kv_cache"):
         layers |= {"kv_cache_scheme": KV_CACHE_SCHEME}
     return layers
@@ -157,7 +157,7 @@ def llmcompressor_ignore_pattern(name: str) -> str:
     return name if name.startswith("re:") else rf"re:{re.escape(name)}\.?$"
 
 
-def _scheme_of(step: Json) -> Json:
+def _make_scheme(step: Json) -> Json:
     """Return the scheme of weights, per group or per row, and of activations, if they are rounded.
 
     Activations are rounded per token while the model runs.
@@ -186,7 +186,7 @@ def _scheme_of(step: Json) -> Json:
     }
 
 
-def _calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
+def _make_calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
     import torch
 
     tensors = [torch.tensor([piece]) for piece in calibration_text_pieces(job, tokenizer)]

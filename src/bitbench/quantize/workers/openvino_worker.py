@@ -35,7 +35,7 @@ def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     os.environ["HF_HUB_OFFLINE"] = "1"
     from optimum.intel import OVModelForCausalLM
 
-    rounding = _how_to_round(job)
+    rounding = _make_rounding(job)
     # False, because by default it rounds models of more than a billion weights.
     in_8_bits = None if rounding else False
     model = OVModelForCausalLM.from_pretrained(
@@ -55,7 +55,7 @@ def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     return {"facts": {"versions": versions, "peak_memory_bytes": job_worker_peak_bytes()}}
 
 
-def _how_to_round(job: Json) -> Any:
+def _make_rounding(job: Json) -> Any:
     """Return the rounding of `optimum-cli export openvino --weight-format`, or None for none."""
     if job["type"] == "bf16":
         return None

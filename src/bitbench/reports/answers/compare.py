@@ -25,29 +25,29 @@ from bitbench.reports.document.model import (
     Unit,
 )
 from bitbench.reports.document.numbers import (
-    estimated,
+    find_unit,
+    format_percent,
     format_verdict_counts,
-    percent,
-    quantity_unit,
-    share,
-    times,
+    make_ratio,
+    make_share,
+    to_quantity,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     Words,
+    build_table,
     bullets,
+    format_list,
     format_names,
-    joined,
-    listing,
+    join_phrases,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     mark_if,
-    number_column,
     paragraph,
-    ratio_column,
     say,
     strong,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import WITHOUT_CACHE
@@ -58,37 +58,37 @@ MAX_NAMED = 4
 WORST_FIRST = (Verdict.MISSED, Verdict.INCONCLUSIVE, Verdict.MET)
 
 
-def comparison_document(comparison: Comparison) -> Document:
+def build_comparison(comparison: Comparison) -> Document:
     """Return the comparison. The outcome of its limits comes last, to be read in a terminal."""
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
-    verdicts = [_verdicts(comparison, metric, labels) for metric in comparison.definitions]
+    verdicts = [_format_verdicts(comparison, metric, labels) for metric in comparison.definitions]
     answer: list[Block] = [*bullets(verdicts)]
     if labels.shared:
         answer.append(paragraph(labels.shared))
     if comparison.gates or comparison.cached:
-        answer.append(Paragraph(_limits(comparison)))
+        answer.append(Paragraph(_format_limits(comparison)))
     sections = []
     for condition in dict.fromkeys(gate.condition for gate in comparison.gates):
-        sections.append(_gate_section(comparison, condition, labels))
+        sections.append(_build_gate_section(comparison, condition, labels))
     for metric in comparison.definitions:
-        if points := _points_of(comparison, metric):
-            sections.append(_metric_section(comparison, metric, points, labels))
-    if notes := bullets(_notes(comparison)):
+        if points := _list_points(comparison, metric):
+            sections.append(_build_metric_section(comparison, metric, points, labels))
+    if notes := bullets(_iter_notes(comparison)):
         sections.append(Section(say("What to know"), notes, in_terminal=True))
     title = say(Name(comparison.candidate), " against ", Name(comparison.baseline))
     return Document(title, tuple(answer), tuple(sections))
 
 
-def _points_of(comparison: Comparison, metric: str) -> list[ComparedPoint]:
+def _list_points(comparison: Comparison, metric: str) -> list[ComparedPoint]:
     return [point for point in comparison.points if point.metric == metric]
 
 
-def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
+def _format_verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
     """Return `Output throughput against a: slower (x · one); undecided (y · one).`
 
     A verdict on many points that all share it gives only their number.
     """
-    points = _points_of(comparison, metric)
+    points = _list_points(comparison, metric)
     parts: list[Words] = []
     for verdict in ChangeVerdict:
         names = []
@@ -100,16 +100,16 @@ def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
             parts.append(f"{verdict.value} on all {len(names)} points")
         elif names:
             parts.append(say(f"{verdict.value} (", format_names(names, most=MAX_NAMED), ")"))
-    subject = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
-    return say(subject, joined(parts, "; ") or "no point has a result on both sides", ".")
+    subject = say(_format_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
+    return say(subject, join_phrases(parts, "; ") or "no point has a result on both sides", ".")
 
 
-def _title(comparison: Comparison, metric: str) -> str:
+def _format_title(comparison: Comparison, metric: str) -> str:
     name = comparison.definitions[metric].name
     return name[0].upper() + name[1:]
 
 
-def _limits(comparison: Comparison) -> Phrase:
+def _format_limits(comparison: Comparison) -> Phrase:
     """Return how many limits were met, and the exit code."""
     verdicts = [gate.verdict for gate in comparison.gates]
     if not verdicts:
@@ -121,65 +121,70 @@ def _limits(comparison: Comparison) -> Phrase:
 Compared = TypeVar("Compared", ComparedPoint, GateResult)
 
 
-def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
+def _iter_name_columns(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
     """Yield the columns of names. There is no column of configs if there is only one."""
     if len({row.candidate.config for row in rows}) > 1:
-        yield words_column("Config", lambda row: Name(labels[row.candidate.config]))
-    yield words_column("Workload", lambda row: Name(row.candidate.workload))
+        yield make_words_column("Config", lambda row: Name(labels[row.candidate.config]))
+    yield make_words_column("Workload", lambda row: Name(row.candidate.workload))
 
 
-def _metric_section(
+def _build_metric_section(
     comparison: Comparison, metric: str, points: Sequence[ComparedPoint], labels: Labels
 ) -> Section:
     definition = comparison.definitions[metric]
-    unit = quantity_unit(definition)
-    rows = table(
+    unit = find_unit(definition)
+    rows = build_table(
         points,
-        *_names(points, labels),
-        number_column("Before", unit, lambda point: estimated(point.before, definition)),
-        number_column("After", unit, lambda point: estimated(point.after, definition)),
-        ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
-        words_column(
+        *_iter_name_columns(points, labels),
+        make_number_column("Before", unit, lambda point: to_quantity(point.before, definition)),
+        make_number_column("After", unit, lambda point: to_quantity(point.after, definition)),
+        make_ratio_column(
+            _format_ratio_title(comparison, points), lambda point: make_ratio(point.decisive)
+        ),
+        make_words_column(
             "Starts",
-            lambda point: f"{_starts(point.before)} / {_starts(point.after)}",
+            lambda point: f"{_count_starts(point.before)} / {_count_starts(point.after)}",
             shown_from=110,
         ),
-        words_column("Verdict", lambda point: point.verdict.value),
+        make_words_column("Verdict", lambda point: point.verdict.value),
     )
-    return Section(say(_title(comparison, metric)), (rows,), in_terminal=True)
+    return Section(say(_format_title(comparison, metric)), (rows,), in_terminal=True)
 
 
-def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
+def _format_ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
     """Return `Times better (95 %)`, or `Times better (corrected)` if the levels differ."""
     levels = {point.corrected.confidence or 0.0 for point in points if point.corrected}
     level = "corrected"
     if len(levels) < 2:
-        level = percent(next(iter(levels), comparison.confidence))
+        level = format_percent(next(iter(levels), comparison.confidence))
     return f"Times better ({level})"
 
 
-def _starts(estimate: Estimate) -> str:
+def _count_starts(estimate: Estimate) -> str:
     return str(estimate.basis.starts) if estimate.basis else UNKNOWN
 
 
-def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
+def _build_gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
     """Return the outcome on each point, the failed ones first, and why others are inconclusive."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
     gates.sort(key=lambda gate: WORST_FIRST.index(gate.verdict))
-    outcomes = table(
+    outcomes = build_table(
         gates,
-        *_names(gates, labels),
-        number_column(
-            f"Change ({percent(_single(comparison))})", Unit.SHARE, _change, intervals_from=0
+        *_iter_name_columns(gates, labels),
+        make_number_column(
+            f"Change ({format_percent(_compute_confidence(comparison))})",
+            Unit.SHARE,
+            _compute_change,
+            intervals_from=0,
         ),
-        words_column("Outcome", lambda gate: gate.verdict.value),
+        make_words_column("Outcome", lambda gate: gate.verdict.value),
         mark=lambda gate: mark_if(gate.verdict is Verdict.MISSED, Mark.ALARM),
     )
-    blocks = (outcomes, *bullets(_doubts(gates)))
+    blocks = (outcomes, *bullets(_iter_doubts(gates)))
     return Section(say(f"Fails if {condition}"), blocks, in_terminal=True)
 
 
-def _change(gate: GateResult) -> Quantity | None:
+def _compute_change(gate: GateResult) -> Quantity | None:
     """Return the relative change of the metric itself: a negative change of a time is a gain."""
     if gate.ratio is None:
         return None
@@ -188,28 +193,28 @@ def _change(gate: GateResult) -> Quantity | None:
     return Quantity(gate.ratio.value - 1, Unit.SHARE, low, high, is_signed=True)
 
 
-def _single(comparison: Comparison) -> float:
+def _compute_confidence(comparison: Comparison) -> float:
     """Return the confidence of each interval, corrected for the number of limits (Bonferroni)."""
     return 1 - (1 - comparison.confidence) / len(comparison.gates)
 
 
-def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
+def _iter_doubts(gates: Sequence[GateResult]) -> Iterator[str]:
     """Yield why limits are inconclusive, once per reason."""
     reasons = Counter(gate.reason for gate in gates if gate.verdict is Verdict.INCONCLUSIVE)
     for reason, count in reasons.items():
         yield f"Inconclusive ({count}): {reason}."
 
 
-def _notes(comparison: Comparison) -> Iterator[Phrase]:
+def _iter_notes(comparison: Comparison) -> Iterator[Phrase]:
     """Yield what a reader must know about the intervals and the two sides."""
     yield from _iter_interval_notes(comparison)
     for cached in comparison.cached:
         yield say(
             Name(cached.point.name),
             " is not compared: ",
-            share(cached.before),
+            make_share(cached.before),
             " of the prompt tokens came from a prefix cache before, ",
-            share(cached.after),
+            make_share(cached.after),
             " after. ",
             WITHOUT_CACHE,
         )
@@ -228,7 +233,7 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             "length on both sides."
         )
     if comparison.unknown_facts:
-        facts = listing([fact.value for fact in comparison.unknown_facts])
+        facts = format_list([fact.value for fact in comparison.unknown_facts])
         yield say("Missing on both sides, so not checked: ", facts, ".")
     if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
         yield say(
@@ -247,14 +252,14 @@ def _iter_interval_notes(comparison: Comparison) -> Iterator[Phrase]:
     count = len(comparison.gates)
     if count > 1:
         yield say(
-            f"Corrected for {count} comparisons ({percent(_single(comparison))} intervals each): "
+            f"Corrected for {count} comparisons ({format_percent(_compute_confidence(comparison))} intervals each): "
             "the overall false-alarm rate stays below "
-            f"{percent(1 - comparison.confidence)}."
+            f"{format_percent(1 - comparison.confidence)}."
         )
     if sum(point.corrected is not None for point in comparison.points) > 1:
         yield say(
             "The intervals of ratios are corrected for all points that are compared (Holm), as the "
-            f"verdicts are: one at {percent(comparison.confidence)} would be narrower."
+            f"verdicts are: one at {format_percent(comparison.confidence)} would be narrower."
         )
 
 

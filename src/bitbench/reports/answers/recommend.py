@@ -27,47 +27,47 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import (
     MARKS,
-    estimated,
-    finding_quantity,
-    percent,
-    quantity_unit,
-    times,
+    find_unit,
+    format_percent,
+    make_finding_quantity,
+    make_ratio,
+    to_quantity,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     Words,
+    build_table,
     bullets,
+    describe_ratio,
+    format_list,
     format_names,
-    joined,
-    listing,
+    format_plain_words,
+    join_phrases,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     mark_if,
-    number_column,
     paragraph,
-    plain_words,
-    ratio_column,
-    ratio_meaning,
     say,
     strong,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.ranked import finding_reasons
+from bitbench.reports.sections.ranked import iter_finding_reasons
 from bitbench.util.units import show_bytes
 
 
-def deployment_section(what: Words, command: tuple[str, ...]) -> Section:
+def build_deployment_section(what: Words, command: tuple[str, ...]) -> Section:
     """Return the section with the command that serves a config."""
     about = paragraph(
         "As it was measured, prefix caching off; size context and concurrency for your own "
         "requests."
     )
-    lines = tuple(deployment_section_lines(command))
+    lines = tuple(format_command_lines(command))
     return Section(say("To deploy ", what), (about, CodeBlock(lines)), in_terminal=True)
 
 
-def deployment_section_lines(words: tuple[str, ...]) -> list[str]:
+def format_command_lines(words: tuple[str, ...]) -> list[str]:
     """Return a command with a line for each option, to be read and copied at any width."""
     lines = [""]
     for word in words:
@@ -93,57 +93,57 @@ ROOM = 90  # characters of a terminal from which there is room for metrics witho
 ROOM_FOR_INTERVALS = 180
 
 
-def recommendation_document(recommendation: Recommendation) -> Document:
+def build_recommendation(recommendation: Recommendation) -> Document:
     """Return what to run on each workload, why not the others, and the commands."""
     metric = recommendation.primary_metric
     extreme = "highest" if metric.higher_is_better else "lowest"
-    goal = recommendation_goal_phrase(
+    goal = describe_goal(
         f"the {extreme} {metric.name}", recommendation.limits, recommendation.memory_name
     )
     answer = [paragraph("Asked for: ", goal, ".")]
     sections = []
     for choice in recommendation.choices:
-        answer.append(Paragraph(_verdict(recommendation, choice)))
-        sections.append(_section(recommendation, choice))
+        answer.append(Paragraph(_describe_choice(recommendation, choice)))
+        sections.append(_build_section(recommendation, choice))
     if not recommendation.choices:
         answer.append(paragraph(_NO_WORKLOADS))
-    sections += _deployments(recommendation)
-    sections += _what_to_know(recommendation)
+    sections += _iter_deployments(recommendation)
+    sections += _iter_notes(recommendation)
     title = say("What to run: ", recommendation.study)
     return Document(title, tuple(answer), tuple(sections))
 
 
-def recommendation_goal_phrase(goal: str, limits: Limits, memory_name: str) -> Phrase:
+def describe_goal(goal: str, limits: Limits, memory_name: str) -> Phrase:
     """Return what is optimized and under which limits."""
     parts = []
     for objective in limits.objectives:
-        limit = recommendation_limit_text("s", objective.limit)
+        limit = format_limit("s", objective.limit)
         parts.append(f"{objective.name} of at most {limit}")
     if limits.memory_bytes is not None:
-        limit = recommendation_limit_text("bytes", limits.memory_bytes)
+        limit = format_limit("bytes", limits.memory_bytes)
         parts.append(f"{memory_name} of at most {limit}")
     if limits.quality_loss is not None:
-        limit = recommendation_limit_text("share", limits.quality_loss)
+        limit = format_limit("share", limits.quality_loss)
         parts.append(f"quality loss of at most {limit}")
     if not parts:
         return say(goal, ", without limits")
-    return say(goal, " with ", listing(parts))
+    return say(goal, " with ", format_list(parts))
 
 
-def recommendation_limit_text(unit: str, limit: float) -> str:
+def format_limit(unit: str, limit: float) -> str:
     """Return a limit as a person would write it: 4 GB stays 4 GB, although reports use MiB."""
     if unit == Unit.SHARE:
-        return percent(limit)
+        return format_percent(limit)
     if unit == Unit.BYTES:
         is_round = limit >= 1e9 and limit % 1e8 == 0
         return f"{limit / 1e9:g} GB" if is_round else show_bytes(limit)
     return f"{limit:g} s" if limit >= 1 else f"{1000 * limit:g} ms"
 
 
-def _verdict(recommendation: Recommendation, choice: Choice) -> Phrase:
+def _describe_choice(recommendation: Recommendation, choice: Choice) -> Phrase:
     """Return what to use on a workload, or why there is no choice."""
     if choice.chosen is not None:
-        return _use(recommendation, choice, choice.of(choice.chosen))
+        return _describe_use(recommendation, choice, choice.of(choice.chosen))
     if choice.starts_needed is not None:
         return strong(
             "One start decides nothing on ",
@@ -151,31 +151,34 @@ def _verdict(recommendation: Recommendation, choice: Choice) -> Phrase:
             f"; {choice.starts_needed} of each may.",
         )
     if any(judged.figure for judged in choice.judged):
-        return _none_meets(choice)
+        return _describe_unmet_limits(choice)
     return strong("No config has a result on ", Name(choice.workload), ".")
 
 
-def _use(recommendation: Recommendation, choice: Choice, judged: Judged) -> Phrase:
+def _describe_use(recommendation: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     """Return the choice with its figures, its cautions and its rivals."""
-    parts = [strong(_headline(choice, judged)), _figures(recommendation, choice, judged)]
+    parts = [
+        strong(_format_headline(choice, judged)),
+        _describe_figures(recommendation, choice, judged),
+    ]
     if judged.same_engine is not None:
         # The baseline runs on another engine: this is the gain of quantization alone.
         other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
-        meaning = ratio_meaning(recommendation.primary_metric, other)
-        ratio = times(judged.same_engine.ratio)
+        meaning = describe_ratio(recommendation.primary_metric, other)
+        ratio = make_ratio(judged.same_engine.ratio)
         parts.append(say("On the same engine it is ", ratio, " ", meaning, "."))
     if judged.failed_trials:
         parts.append(say(f"Caution: {judged.failed_trials} of its {judged.trials} trials failed."))
     if choice.undecided:
         rivals = format_names(config.name for config in choice.undecided)
         parts.append(say("Undecided between it and ", rivals, "."))
-    return joined(parts, " ")
+    return join_phrases(parts, " ")
 
 
-def _headline(choice: Choice, judged: Judged) -> Phrase:
+def _format_headline(choice: Choice, judged: Judged) -> Phrase:
     """Return what to use. A config of unknown or flagged quality is only called the fastest."""
     if judged.quality_doubt:
-        doubt = f"; its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}."
+        doubt = f"; its quality {format_plain_words(judged.quality_doubt, MAX_CAUSE)}."
         return say("Fastest on ", Name(choice.workload), ": ", Name(judged.config.name), doubt)
     ratio = judged.ratio_to_baseline
     is_confirmed = judged.config == choice.baseline or ratio is None or ratio.is_above(1)
@@ -183,31 +186,33 @@ def _headline(choice: Choice, judged: Judged) -> Phrase:
     return say(head, Name(judged.config.name), " on ", Name(choice.workload), ".")
 
 
-def _figures(recommendation: Recommendation, choice: Choice, judged: Judged) -> Phrase:
+def _describe_figures(recommendation: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     """Return the primary metric of a config, and its ratio to the baseline."""
     metric = recommendation.primary_metric
-    figure = say(f"Its {metric.name} is ", estimated(judged.figure, metric))
-    ratio = times(judged.ratio_to_baseline)
+    figure = say(f"Its {metric.name} is ", to_quantity(judged.figure, metric))
+    ratio = make_ratio(judged.ratio_to_baseline)
     if ratio is not None and choice.baseline is not None:
         baseline = say("the baseline ", Name(choice.baseline.name))
-        return say(figure, ", ", ratio, " ", ratio_meaning(metric, baseline), ".")
+        return say(figure, ", ", ratio, " ", describe_ratio(metric, baseline), ".")
     if judged.config == choice.baseline:
         return say(figure, "; it is the baseline itself.")
     return say(figure, "; the baseline has no result here.")
 
 
-def _none_meets(choice: Choice) -> Phrase:
+def _describe_unmet_limits(choice: Choice) -> Phrase:
     """Return which limits no config meets, or which are inconclusive, and how to decide."""
-    names = dict.fromkeys(finding.name for _, finding in _findings(choice))
-    limits = listing(list(names)) or say("the study's limits on quality")
-    unsure = choice.with_verdict(Verdict.INCONCLUSIVE)
+    names = dict.fromkeys(finding.name for _, finding in _iter_findings(choice))
+    limits = format_list(list(names)) or say("the study's limits on quality")
+    unsure = choice.list_with_verdict(Verdict.INCONCLUSIVE)
     if not unsure:
         return strong("No config meets ", limits, " on ", Name(choice.workload), ".")
     head = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
-    return say(head, f" {len(unsure)} may meet it.", " To decide, ", _to_decide(unsure), ".")
+    return say(
+        head, f" {len(unsure)} may meet it.", " To decide, ", _describe_next_step(unsure), "."
+    )
 
 
-def _to_decide(unsure: Sequence[Judged]) -> Phrase:
+def _describe_next_step(unsure: Sequence[Judged]) -> Phrase:
     """Return what to do about inconclusive limits."""
     findings = [finding for judged in unsure for finding in judged.findings]
     open_findings = [finding for finding in findings if finding.verdict is Verdict.INCONCLUSIVE]
@@ -224,38 +229,40 @@ def _to_decide(unsure: Sequence[Judged]) -> Phrase:
     )
 
 
-def _section(recommendation: Recommendation, choice: Choice) -> Section:
+def _build_section(recommendation: Recommendation, choice: Choice) -> Section:
     """Return the table of a workload, and why configs have no result or meet no limit."""
     blocks: list[Block] = []
     if any(judged.figure for judged in choice.judged):
         labels = Labels((judged.config for judged in choice.judged), MAX_NAME)
         if labels.shared:
             blocks.append(paragraph(labels.shared))
-        blocks.append(_table(recommendation, choice, labels))
-    blocks += bullets([*_without_result(choice), *finding_reasons(_findings(choice))])
+        blocks.append(_build_table(recommendation, choice, labels))
+    blocks += bullets(
+        [*_iter_missing_results(choice), *iter_finding_reasons(_iter_findings(choice))]
+    )
     model = say(", ", Name(choice.model)) if choice.model else ()
     return Section(say(Name(choice.workload), model), tuple(blocks), in_terminal=True)
 
 
-def _findings(choice: Choice) -> Iterator[tuple[str, Finding]]:
+def _iter_findings(choice: Choice) -> Iterator[tuple[str, Finding]]:
     """Yield each finding with the name of its config."""
     for judged in choice.judged:
         for finding in judged.findings:
             yield judged.config.name, finding
 
 
-def _without_result(choice: Choice) -> Iterator[Phrase]:
+def _iter_missing_results(choice: Choice) -> Iterator[Phrase]:
     """Yield why configs have no result, once for each cause."""
     causes: dict[str, list[str]] = {}
     for judged in choice.judged:
         if judged.figure is None:
             causes.setdefault(judged.why_no_result, []).append(judged.config.name)
     for cause, configs in causes.items():
-        why = plain_words(cause, MAX_CAUSE)
+        why = format_plain_words(cause, MAX_CAUSE)
         yield say("No result of ", format_names(configs), ": ", why, ".")
 
 
-def _table(recommendation: Recommendation, choice: Choice, labels: Labels) -> Table:
+def _build_table(recommendation: Recommendation, choice: Choice, labels: Labels) -> Table:
     """Return a row per config, with a column per limit, which a narrow terminal keeps.
 
     The ratio to the baseline follows, then the memory unless it has a limit.
@@ -264,20 +271,20 @@ def _table(recommendation: Recommendation, choice: Choice, labels: Labels) -> Ta
     findings = next(judged for judged in choice.judged if judged.figure is not None).findings
     columns: list[ColumnOf[Judged]] = []
     for index, limit in enumerate(findings):
-        get_value = partial(_finding, index)
+        get_value = partial(_find_finding, index)
         columns.append(
-            number_column(limit.name, limit.unit, get_value, intervals_from=ROOM_FOR_INTERVALS)
+            make_number_column(limit.name, limit.unit, get_value, intervals_from=ROOM_FOR_INTERVALS)
         )
-    columns.append(ratio_column("vs. baseline", partial(_find_ratio, choice)))
+    columns.append(make_ratio_column("vs. baseline", partial(_find_ratio, choice)))
     has_memory = any(judged.memory for judged in choice.judged)
     if has_memory and all(finding.name != MEMORY for finding in findings):
-        columns.append(number_column("Memory", Unit.BYTES, _memory, shown_from=ROOM))
-    return table(
+        columns.append(make_number_column("Memory", Unit.BYTES, _find_memory, shown_from=ROOM))
+    return build_table(
         choice.judged,
-        words_column("Verdict", lambda judged: _standing(choice, judged)),
-        words_column("Config", lambda judged: Name(labels[judged.config])),
-        number_column(
-            metric.label, quantity_unit(metric), lambda judged: estimated(judged.figure, metric)
+        make_words_column("Verdict", lambda judged: _describe_outcome(choice, judged)),
+        make_words_column("Config", lambda judged: Name(labels[judged.config])),
+        make_number_column(
+            metric.label, find_unit(metric), lambda judged: to_quantity(judged.figure, metric)
         ),
         *columns,
         mark=lambda judged: mark_if(judged.config == choice.chosen, Mark.BEST),
@@ -285,22 +292,22 @@ def _table(recommendation: Recommendation, choice: Choice, labels: Labels) -> Ta
 
 
 def _find_ratio(choice: Choice, judged: Judged) -> Words:
-    return "baseline" if judged.config == choice.baseline else times(judged.ratio_to_baseline)
+    return "baseline" if judged.config == choice.baseline else make_ratio(judged.ratio_to_baseline)
 
 
-def _memory(judged: Judged) -> float | None:
+def _find_memory(judged: Judged) -> float | None:
     return judged.memory.value if judged.memory else None
 
 
-def _finding(index: int, judged: Judged) -> Quantity | None:
+def _find_finding(index: int, judged: Judged) -> Quantity | None:
     """Return a finding, or None for a config without a result, which has no findings."""
     if not judged.findings:
         return None
     finding = judged.findings[index]
-    return finding_quantity(finding, MARKS[finding.verdict])
+    return make_finding_quantity(finding, MARKS[finding.verdict])
 
 
-def _standing(choice: Choice, judged: Judged) -> str:
+def _describe_outcome(choice: Choice, judged: Judged) -> str:
     if judged.config == choice.chosen:
         return "use this"
     if judged.config in choice.undecided:
@@ -314,15 +321,15 @@ def _standing(choice: Choice, judged: Judged) -> str:
     return VERDICTS[judged.verdict] if judged.findings else "behind"
 
 
-def _deployments(recommendation: Recommendation) -> Iterator[Section]:
+def _iter_deployments(recommendation: Recommendation) -> Iterator[Section]:
     """Yield a section for each command, which may be the choice on several workloads."""
     commands = {choice.deploy: choice.chosen for choice in recommendation.choices if choice.deploy}
     for command, config in commands.items():
         if config is not None:
-            yield deployment_section(Name(config.name), command)
+            yield build_deployment_section(Name(config.name), command)
 
 
-def _what_to_know(recommendation: Recommendation) -> Iterator[Section]:
+def _iter_notes(recommendation: Recommendation) -> Iterator[Section]:
     """Yield a section of notes, if there are any."""
     notes: list[str] = []
     if any(judged.findings for choice in recommendation.choices for judged in choice.judged):

@@ -9,11 +9,11 @@ from math import ceil, floor, log10
 from typing import Any, Literal
 
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
-from bitbench.reports.document.model import Figure, FigureRow, Quantity, plain_text
+from bitbench.reports.document.model import Figure, FigureRow, Quantity, format_plain_text
 from bitbench.reports.document.numbers import Scale
-from bitbench.reports.document.words import listing, plain_words
-from bitbench.reports.labels import Labels, grouped
-from bitbench.reports.sections.ranked import has_ranked_result, ranked_point_outcomes
+from bitbench.reports.document.words import format_list, format_plain_words
+from bitbench.reports.labels import Labels, group_by
+from bitbench.reports.sections.ranked import format_outcomes, has_ranked_result
 from bitbench.study.base import Json
 from bitbench.study.plan import Config
 
@@ -52,7 +52,7 @@ class Layer:
         """
         encoding = dict(self.encoding)
         for name, channel in channels.items():
-            encoding[name] = figure_channel(channel) if isinstance(channel, str) else channel
+            encoding[name] = make_channel(channel) if isinstance(channel, str) else channel
         return replace(self, encoding=encoding)
 
     @property
@@ -63,7 +63,7 @@ class Layer:
         return spec
 
 
-def figure_channel(field: str, **options: Json) -> Spec:
+def make_channel(field: str, **options: Json) -> Spec:
     """Return a channel. `x:Q` is the field x, a quantity; N stands for names, O for an order."""
     name, _, kind = field.partition(":")
     channel: Spec = {"field": name}
@@ -72,12 +72,12 @@ def figure_channel(field: str, **options: Json) -> Spec:
     return channel | options
 
 
-def legend(title: str | None = None) -> Spec:
+def make_legend(title: str | None = None) -> Spec:
     """Return a legend above the chart, with a line per entry."""
     return {"title": title, "orient": "top", "direction": "vertical", "columns": 1}
 
 
-def figure_constant(constant: Json) -> Spec:
+def make_constant_channel(constant: Json) -> Spec:
     """Return a channel that is the same for every row: pixels, or `width`."""
     return {"value": constant}
 
@@ -91,7 +91,7 @@ MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows interval
 Row = FigureRow
 
 
-def layered_figure(
+def build_chart(
     name: str,
     title: str,
     caption: Iterable[str],
@@ -107,7 +107,7 @@ def layered_figure(
     spec: Spec = {
         "layer": [layer.spec for layer in layers],
         "data": {"name": ROWS},
-        "description": plain_words(title),
+        "description": format_plain_words(title),
         "height": height,
         "width": "container",
         "$schema": SCHEMA,
@@ -135,17 +135,17 @@ def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
 EVERY_ROW = Layer()
 
 
-def figure_layer_where(condition: str) -> Layer:
+def filter_rows(condition: str) -> Layer:
     """Return a layer of the rows that meet a condition."""
     return EVERY_ROW.where(condition)
 
 
-def tooltips(**titles: str) -> list[Spec]:
+def make_tooltips(**titles: str) -> list[Spec]:
     """Return the fields that a pointer shows of a mark, with their titles."""
-    return [figure_channel(f"{field}:N", title=title) for field, title in titles.items()]
+    return [make_channel(f"{field}:N", title=title) for field, title in titles.items()]
 
 
-def figure_field_values(rows: Iterable[Row], *fields: str) -> list[float]:
+def list_field_values(rows: Iterable[Row], *fields: str) -> list[float]:
     """Return every number in these fields."""
     values = []
     for row in rows:
@@ -156,7 +156,7 @@ def figure_field_values(rows: Iterable[Row], *fields: str) -> list[float]:
     return values
 
 
-def axis_title(definition: MetricDefinition, scale: Scale) -> str:
+def format_axis_title(definition: MetricDefinition, scale: Scale) -> str:
     """Return the title of an axis: `output throughput (tok/s), more is better`."""
     better = "more" if definition.higher_is_better else "less"
     unit = f" ({scale.unit})" if scale.unit else ""
@@ -179,11 +179,11 @@ class ChartAxis:
         if self.logarithmic:
             title = f"{title} (log)"
             kind = "log"
-            if ticks := _log_ticks(self.low, self.high):
+            if ticks := _list_log_ticks(self.low, self.high):
                 options = {"values": ticks, "format": ",~g"}
         # clamp: an interval that reaches beyond ends at the edge.
         scale = {"type": kind, "domain": [self.low, self.high], "nice": False, "clamp": True}
-        return figure_channel(f"{field}:Q", title=title, scale=scale, axis=options)
+        return make_channel(f"{field}:Q", title=title, scale=scale, axis=options)
 
     def y(self, field: str = "y") -> Spec:
         return self.x(field)
@@ -207,7 +207,7 @@ class ChartAxis:
         return self.low + share * (self.high - self.low)
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
+def _list_log_ticks(low: float, high: float) -> list[float]:
     """Return round values, each to be labeled, or an empty list if there are too few.
 
     By default, a logarithmic axis draws nine lines per decade and labels only some of them.
@@ -221,7 +221,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return []
 
 
-def halo(
+def make_halo(
     layer: Layer,
     style: str,
     *,
@@ -238,20 +238,20 @@ def halo(
     return [rim, text]
 
 
-def error_bars(
+def make_error_bars(
     x: ChartAxis, y: ChartAxis, *, color: Spec | None = None, **look: Any
 ) -> list[Layer]:
     """Return intervals along both axes, cut off at the edge."""
     channels: dict[str, Any] = {} if color is None else {"color": color}
-    upright = figure_layer_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
-    lying = figure_layer_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
+    upright = filter_rows("isValid(datum.y_low)").mark("rule", clip=True, **look)
+    lying = filter_rows("isValid(datum.x_low)").mark("rule", clip=True, **look)
     layers = [
         upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **channels),
         lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **channels),
     ]
-    for arrow in cut_marks("y", y, ("down", "up"), **look):
+    for arrow in make_cut_marks("y", y, ("down", "up"), **look):
         layers.append(arrow.encode(x=x.x(), **channels))
-    for arrow in cut_marks("x", x, ("left", "right"), **look):
+    for arrow in make_cut_marks("x", x, ("left", "right"), **look):
         layers.append(arrow.encode(y=y.y(), **channels))
     return layers
 
@@ -260,7 +260,7 @@ CUT_SIZE = 55  # of an arrow head, in square pixels
 CUT = "Arrow heads: the interval continues beyond the edge."
 
 
-def cut_marks(
+def make_cut_marks(
     field: str,
     axis: ChartAxis,
     ways: tuple[str, str] = ("left", "right"),
@@ -284,7 +284,7 @@ def cut_marks(
     return marks
 
 
-def cut_sentence(rows: Iterable[Row], **axes: ChartAxis) -> str:
+def explain_cut_marks(rows: Iterable[Row], **axes: ChartAxis) -> str:
     """Return what arrow heads mean, or an empty text if there are none.
 
     `axes` has the axis of each field with an interval.
@@ -300,7 +300,7 @@ def cut_sentence(rows: Iterable[Row], **axes: ChartAxis) -> str:
     return ""
 
 
-def axis_for(
+def make_axis(
     title: str,
     means: Sequence[float],
     others: Sequence[float] = (),
@@ -335,19 +335,19 @@ def axis_for(
     return ChartAxis(title, bottom, top, logarithmic=False)
 
 
-def axis_of(
+def make_axis_of_rows(
     title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0
 ) -> ChartAxis:
     """Return an axis for the marks that `place_on_axis` put along it."""
-    means = figure_field_values(rows, field)
-    ends = figure_field_values(rows, f"{field}_low", f"{field}_high")
-    return axis_for(title, means, ends, zero=zero, least_span=least_span)
+    means = list_field_values(rows, field)
+    ends = list_field_values(rows, f"{field}_low", f"{field}_high")
+    return make_axis(title, means, ends, zero=zero, least_span=least_span)
 
 
 MOST_NAMED = 6
 
 
-def absent_from_figure(
+def describe_absent_configs(
     summary: StudySummary,
     workloads: Collection[str],
     drawn: Collection[Config],
@@ -368,7 +368,7 @@ def absent_from_figure(
             continue
         reasons[config] = lacks
         if not has_ranked_result(summary, point):
-            reasons[config] = ranked_point_outcomes(point) or "not run"
+            reasons[config] = format_outcomes(point) or "not run"
     engines = {config.engine for config in drawn}
     for refusal in summary.refusals:
         config = refusal.point.config
@@ -378,7 +378,7 @@ def absent_from_figure(
             reasons.setdefault(config, reason)
     missing = [config for config in reasons if reasons[config]]
     parts = []
-    for reason, configs in grouped(missing, reasons.__getitem__).items():
-        names = listing([labels[config] for config in configs], most=MOST_NAMED)
-        parts.append(f"{plain_text(names)} ({reason})")
+    for reason, configs in group_by(missing, reasons.__getitem__).items():
+        names = format_list([labels[config] for config in configs], most=MOST_NAMED)
+        parts.append(f"{format_plain_text(names)} ({reason})")
     return f"Not shown: {'; '.join(parts)}." if parts else ""

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from bitbench.reports.charts.figure import ROWS
 from bitbench.reports.document.model import Figure
-from bitbench.reports.document.palette import LIGHT, figure_config
+from bitbench.reports.document.palette import LIGHT, make_vega_config
 from bitbench.study.base import Json
 from bitbench.util.errors import StoreError
 
@@ -15,25 +15,25 @@ WIDTH = 760
 _CLIP = re.compile(r'(id="clip|url\(#clip)(\d+)')
 
 
-def can_draw_files() -> bool:
+def has_svg_renderer() -> bool:
     """Return whether the extra `figures` is installed."""
     return find_spec("vl_convert") is not None
 
 
-def figure_svg(figure: Figure, width: int = WIDTH) -> str:
+def render_svg(figure: Figure, width: int = WIDTH) -> str:
     """Return a chart as an SVG file. Raise StoreError without the extra `figures`."""
-    if not can_draw_files():
+    if not has_svg_renderer():
         raise StoreError(
             "a figure as a file needs vl-convert; `pip install 'bitbench[figures]'` installs it"
         )
     import vl_convert
 
-    specification = json.dumps(_figure_file_spec(figure, width), sort_keys=True)
+    specification = json.dumps(_make_file_spec(figure, width), sort_keys=True)
     svg = str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))
-    return f"{_renumber_clips(svg)}\n"
+    return f"{_rename_clips(svg)}\n"
 
 
-def _renumber_clips(svg: str) -> str:
+def _rename_clips(svg: str) -> str:
     """Number the clip paths of a drawing from 1.
 
     Vega numbers them through all drawings of a process, so their order would show.
@@ -42,13 +42,13 @@ def _renumber_clips(svg: str) -> str:
     return _CLIP.sub(lambda match: f"{match[1]}{numbers.index(int(match[2])) + 1}", svg)
 
 
-def _figure_file_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
+def _make_file_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
     """Return the specification of a chart with everything that a page would add."""
     return {
         **figure.spec,
         "width": width,
         "padding": 16,
         "title": figure.title,
-        "config": figure_config(LIGHT),
+        "config": make_vega_config(LIGHT),
         "datasets": {ROWS: figure.rows},
     }

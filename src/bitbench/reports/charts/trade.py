@@ -11,23 +11,23 @@ from bitbench.analysis.results.summary import (
     StudySummary,
 )
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, absent_from_figure
-from bitbench.reports.document.model import Figure, Quantity, Unit, plain_text
+from bitbench.reports.charts.figure import Layer, describe_absent_configs
+from bitbench.reports.document.model import Figure, Quantity, Unit, format_plain_text
 from bitbench.reports.document.numbers import (
     Scale,
-    estimated,
-    quantity_scale,
-    quantity_unit,
-    shown,
-    spread_quantity,
+    choose_scale,
+    find_unit,
+    format_quantity,
+    make_spread,
+    to_quantity,
 )
-from bitbench.reports.document.words import listing
+from bitbench.reports.document.words import format_list
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.ranked import (
+    find_ranked_entry,
+    format_rank,
     has_ranked_result,
-    rank_text,
-    ranked_entry,
-    ranked_points,
+    list_ranked_points,
 )
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
@@ -58,7 +58,7 @@ class _Measure:
         return [self.sign * end for end in ends if end is not None]
 
     def make_scale(self, configs: Iterable[Config]) -> Scale:
-        return quantity_scale(self.unit, [self.of[config].value for config in configs])
+        return choose_scale(self.unit, [self.of[config].value for config in configs])
 
 
 def is_pareto_better(better: Sequence[Sequence[float]], worse: Sequence[Sequence[float]]) -> bool:
@@ -72,24 +72,24 @@ def is_pareto_better(better: Sequence[Sequence[float]], worse: Sequence[Sequence
     return is_as_good and any(min(first) > max(second) for first, second in pairs)
 
 
-def trade_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
+def build_trade_chart(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
     """Draw speed against quality, or against memory if the quality of too few configs is known.
 
     The result is None if fewer than two configs have both a speed and a cost.
     """
-    points = ranked_points(summary, ranking)
+    points = list_ranked_points(summary, ranking)
     points = [point for point in points if has_ranked_result(summary, point)]
     configs = [point.point.config for point in points]
     costs = []
-    for cost in (_memory(summary), _divergence(summary)):
+    for cost in (_find_memory_measure(summary), _find_quality_measure(summary)):
         if cost is not None and len(cost.of.keys() & configs) > 1:
             costs.append(cost)
             points = [point for point in points if point.point.config in cost.of]
     if not costs or len(points) < 2:
         return None
-    measures = [_speed(summary, ranking, points), *costs]
+    measures = [_measure_speed(summary, ranking, points), *costs]
     front = _find_front(measures, [point.point.config for point in points])
-    return _figure(summary, ranking, measures, costs[-1], front=front, labels=labels)
+    return _build_chart(summary, ranking, measures, costs[-1], front=front, labels=labels)
 
 
 def _find_front(measures: Sequence[_Measure], configs: Iterable[Config]) -> dict[Config, bool]:
@@ -104,25 +104,27 @@ def _find_front(measures: Sequence[_Measure], configs: Iterable[Config]) -> dict
     return front
 
 
-def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> _Measure:
+def _measure_speed(
+    summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
+) -> _Measure:
     definition = summary.definitions[ranking.metric]
     speeds = {}
     for point in points:
-        speed = estimated(point.metrics[ranking.metric], definition)
+        speed = to_quantity(point.metrics[ranking.metric], definition)
         if speed is not None:
             speeds[point.point.config] = speed
     sign = 1.0 if definition.higher_is_better else -1.0
-    return _Measure("speed", definition.name, quantity_unit(definition), speeds, sign)
+    return _Measure("speed", definition.name, find_unit(definition), speeds, sign)
 
 
-def _memory(summary: StudySummary) -> _Measure | None:
+def _find_memory_measure(summary: StudySummary) -> _Measure | None:
     """Return the peak memory of configs, on the device if any config used one. None if unknown."""
     on_device = any(config.memory.device_peak_bytes for config in summary.configs)
     peaks = {}
     for config in summary.configs:
         memory = config.memory
         estimate = memory.device_peak_bytes if on_device else memory.peak_bytes
-        peak = spread_quantity(estimate, Unit.BYTES)
+        peak = make_spread(estimate, Unit.BYTES)
         if peak is not None:
             peaks[config.config] = peak
     if not peaks:
@@ -131,27 +133,27 @@ def _memory(summary: StudySummary) -> _Measure | None:
     return _Measure("memory", name, Unit.BYTES, peaks)
 
 
-def _divergence(summary: StudySummary) -> _Measure | None:
+def _find_quality_measure(summary: StudySummary) -> _Measure | None:
     """Return the divergence from the baseline, else the perplexity. None if both are unknown."""
     for key in ("kl_mean", "perplexity"):
         if sum(key in row.estimates for row in summary.quality) > 1:
             definition = summary.quality_definitions[key]
             losses = {}
             for row in summary.quality:
-                loss = _quality(row, key, definition)
+                loss = _find_quality(row, key, definition)
                 if loss is not None:
                     losses[row.config] = loss
-            return _Measure("quality", definition.name, quantity_unit(definition), losses)
+            return _Measure("quality", definition.name, find_unit(definition), losses)
     return None
 
 
-def _quality(row: ConfigQuality, key: str, definition: MetricDefinition) -> Quantity | None:
+def _find_quality(row: ConfigQuality, key: str, definition: MetricDefinition) -> Quantity | None:
     if key not in row.estimates and key == "kl_mean" and row.baseline == row.config:
-        return Quantity(0.0, quantity_unit(definition))  # the baseline does not differ from itself
-    return estimated(row.estimates.get(key), definition)
+        return Quantity(0.0, find_unit(definition))  # the baseline does not differ from itself
+    return to_quantity(row.estimates.get(key), definition)
 
 
-def _figure(
+def _build_chart(
     summary: StudySummary,
     ranking: Ranking,
     measures: Sequence[_Measure],
@@ -168,56 +170,58 @@ def _figure(
         row: fig.Row = {
             **fig.place_on_axis("y", speed.of[config], y_scale),
             **fig.place_on_axis("x", cost.of[config], x_scale),
-            "shown": shown(speed.of[config]),
-            "cost": shown(cost.of[config]),
-            "rank": rank_text(ranked_entry(ranking, config)) or UNKNOWN,
+            "shown": format_quantity(speed.of[config]),
+            "cost": format_quantity(cost.of[config]),
+            "rank": format_rank(find_ranked_entry(ranking, config)) or UNKNOWN,
             "config": labels[config],
             "front": is_on,
             "is_labelled": len(front) <= FEW_LABELS or is_on or bool(labels.mark(config)),
         }
         rows.append(row)
-    y_title = fig.axis_title(summary.definitions[ranking.metric], y_scale)
-    y = fig.axis_of(y_title, rows, "y", zero=True)
+    y_title = fig.format_axis_title(summary.definitions[ranking.metric], y_scale)
+    y = fig.make_axis_of_rows(y_title, rows, "y", zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
     x_title = f"{cost.name}{unit}, less is better"
-    x = fig.axis_of(x_title, rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
+    x = fig.make_axis_of_rows(x_title, rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
     for row in rows:  # a name is on the side that has more space
-        is_right = x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT
+        is_right = x.share(fig.list_field_values([row], "x")[0]) > FAR_RIGHT
         row["side"] = "left" if is_right else "right"
     keys = [measure.key for measure in measures]
     best = [labels[config] for config, is_on in front.items() if is_on]
     names = ""
     if len(best) <= fig.MOST_LABELS:
-        names = f": {plain_text(listing(best))}"
-    lacking = f"{plain_text(listing(keys[1:], 'or'))} unknown"  # of configs that have a speed
-    return fig.layered_figure(
+        names = f": {format_plain_text(format_list(best))}"
+    lacking = (
+        f"{format_plain_text(format_list(keys[1:], 'or'))} unknown"  # of configs that have a speed
+    )
+    return fig.build_chart(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
         (
-            f"On the Pareto front of {plain_text(listing(keys))}{names}.",
-            fig.cut_sentence(rows, x=x, y=y),
-            absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking),
+            f"On the Pareto front of {format_plain_text(format_list(keys))}{names}.",
+            fig.explain_cut_marks(rows, x=x, y=y),
+            describe_absent_configs(summary, {ranking.workload}, front, labels, lacks=lacking),
             labels.shared,
         ),
-        _layers(x, y, cost),
+        _build_layers(x, y, cost),
         rows,
         height=HEIGHT,
     )
 
 
-def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
-    best = fig.figure_layer_where("datum.front")
-    beaten = fig.figure_layer_where("!datum.front")
-    about = fig.tooltips(
+def _build_layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
+    best = fig.filter_rows("datum.front")
+    beaten = fig.filter_rows("!datum.front")
+    about = fig.make_tooltips(
         config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed"
     )
-    right = fig.figure_layer_where("datum.side == 'right'")
-    left = fig.figure_layer_where("datum.side == 'left'")
-    layers = fig.error_bars(x, y, style="error")
+    right = fig.filter_rows("datum.side == 'right'")
+    left = fig.filter_rows("datum.side == 'left'")
+    layers = fig.make_error_bars(x, y, style="error")
     labeled = "!datum.front && datum.is_labelled"
     for condition, style in (("datum.front", "bright"), (labeled, "dim")):
-        texts = fig.halo(right, style, align="left", dx=BESIDE)
-        texts += fig.halo(left, style, align="right", dx=-BESIDE)
+        texts = fig.make_halo(right, style, align="left", dx=BESIDE)
+        texts += fig.make_halo(left, style, align="right", dx=-BESIDE)
         for text in texts:
             layers.append(text.where(condition).encode(x=x.x(), y=y.y(), text="config:N"))
     for layer, style, filled in ((beaten, "beaten", False), (best, "best", True)):

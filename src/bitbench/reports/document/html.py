@@ -20,26 +20,31 @@ from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import (
     Scale,
     Written,
-    column_quantity_scales,
-    shown,
-    written_quantity_in_column,
+    choose_column_scales,
+    format_quantity,
+    write_quantity_in_column,
 )
 from bitbench.reports.document.palette import (
     CSS_COLOURS,
     DARK,
     LIGHT,
-    figure_colours_css,
-    figure_config,
+    format_css_colors,
+    make_vega_config,
 )
-from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
+from bitbench.reports.document.words import (
+    MAX_LOG_LINE,
+    MAX_NAME,
+    format_inline_words,
+    format_plain_words,
+)
 from bitbench.study.base import Json
 from bitbench.util.units import UNKNOWN
 
 PROSE = 40  # characters from which a cell is a sentence and needs more width
 
 
-def html_page(document: doc.Document, bundle: str) -> str:
-    """Return the page. `bundle` is the script of `vega_bundle`."""
+def render_html(document: doc.Document, bundle: str) -> str:
+    """Return the page. `bundle` is the script of `read_vega_bundle`."""
     loader = PackageLoader("bitbench.reports.document")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -47,21 +52,21 @@ def html_page(document: doc.Document, bundle: str) -> str:
     body = _Body(environment)
     sections = body.parts(document.sections)
     style = environment.get_template("page.css").render(
-        light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK)
+        light=format_css_colors(LIGHT), dark=format_css_colors(DARK)
     )
     behaviour = loader.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
-        title=plain_words(doc.plain_text(document.title)),
+        title=format_plain_words(doc.format_plain_text(document.title)),
         heading=body.phrase(document.title),
         answer=body.blocks(document.answer),
         parts=[section for section in sections if not section.is_folded],
         folded=[section for section in sections if section.is_folded],
-        facts=[(label, plain_words(value)) for label, value in document.facts],
+        facts=[(label, format_plain_words(value)) for label, value in document.facts],
         style=Markup(style),
-        config=_script_json(figure_config(CSS_COLOURS)),
+        config=_format_script_json(make_vega_config(CSS_COLOURS)),
         behaviour=Markup(behaviour),
         bundle=Markup(bundle),
-        policy=_policy(behaviour, bundle),
+        policy=_format_policy(behaviour, bundle),
     )
 
 
@@ -116,18 +121,18 @@ class _Body:
                 lines = [Markup("<li>{}</li>").format(self.phrase(item)) for item in items]
                 return Markup("<ul>\n{}\n</ul>").format(Markup("\n").join(lines))
             case doc.CodeBlock(lines):
-                text = "\n".join(plain_words(line, MAX_LOG_LINE) for line in lines)
+                text = "\n".join(format_plain_words(line, MAX_LOG_LINE) for line in lines)
                 return Markup('<pre tabindex="0"><code>{}</code></pre>').format(text)
             case doc.Heading(phrase):
                 return Markup("<h3>{}</h3>").format(self.phrase(phrase))
             case doc.Table():
                 return self._table(block)
             case doc.Chart(figure):
-                data = _script_json(_packed(figure))
+                data = _format_script_json(_convert_figure(figure))
                 return Markup(self._chart.render(figure=figure, data=data))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
-                return fold.format(plain_words(title), self.blocks(inner))
+                return fold.format(format_plain_words(title), self.blocks(inner))
 
     def phrase(self, phrase: doc.Phrase) -> Markup:
         return Markup("").join(map(self._inline, phrase))
@@ -135,18 +140,18 @@ class _Body:
     def _inline(self, part: doc.Part) -> Markup:
         match part:
             case str():
-                return escape(inline_words(part))
+                return escape(format_inline_words(part))
             case doc.Name(text):
-                return Markup("<code>{}</code>").format(plain_words(text, MAX_NAME))
+                return Markup("<code>{}</code>").format(format_plain_words(text, MAX_NAME))
             case doc.Strong(inner):
                 return Markup("<strong>{}</strong>").format(self.phrase(inner))
             case doc.Emphasis(inner):
                 return Markup("<em>{}</em>").format(self.phrase(inner))
             case doc.Quantity():
-                return escape(shown(part))
+                return escape(format_quantity(part))
 
     def _table(self, table: doc.Table) -> Markup:
-        scales = column_quantity_scales(table)
+        scales = choose_column_scales(table)
         heads = map(self._head, table.columns, scales)
         rows = [self._row(row, table.columns, scales) for row in table.rows]
         return Markup(
@@ -173,14 +178,14 @@ class _Body:
                 return Markup('<td class="{}" data-sort="">{}</td>').format(number, UNKNOWN)
             case doc.Quantity():
                 key = "" if cell.value is None else cell.value
-                text = _figure(written_quantity_in_column(column, scale, cell))
+                text = _render_number(write_quantity_in_column(column, scale, cell))
                 return Markup('<td class="{}" data-sort="{}">{}</td>').format(number, key, text)
             case _:
-                words = "words" if len(doc.plain_text(cell)) >= PROSE else number
+                words = "words" if len(doc.format_plain_text(cell)) >= PROSE else number
                 return Markup('<td class="{}">{}</td>').format(words, self.phrase(cell))
 
 
-def _figure(number: Written) -> Markup:
+def _render_number(number: Written) -> Markup:
     """Return a value, with an element for its interval."""
     limits = Markup("")
     if number.limits:
@@ -188,20 +193,20 @@ def _figure(number: Written) -> Markup:
     return Markup(" ").join(filter(None, (number.value, limits, number.unit, number.note)))
 
 
-def _packed(figure: doc.Figure) -> dict[str, Json]:
+def _convert_figure(figure: doc.Figure) -> dict[str, Json]:
     """Return a chart with its rows as lists: names of fields would be half of a large page."""
     fields = list(dict.fromkeys(field for row in figure.rows for field in row))
     values = [list(map(row.get, fields)) for row in figure.rows]
     return {"name": figure.name, "spec": figure.spec, "fields": fields, "values": values}
 
 
-def _script_json(content: Json) -> Markup:
+def _format_script_json(content: Json) -> Markup:
     """Return JSON for a script element, which nothing in it can end."""
     text = json.dumps(content, separators=(",", ":"), allow_nan=False, sort_keys=True)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _policy(*scripts: str) -> str:
+def _format_policy(*scripts: str) -> str:
     """Return a content security policy: no network, no frames and no other script."""
     hashes = []
     for script in scripts:
@@ -213,6 +218,6 @@ def _policy(*scripts: str) -> str:
     )
 
 
-def vega_bundle() -> str:
+def read_vega_bundle() -> str:
     """Return the script that draws charts in a page, about 900 kB."""
     return (files(__package__) / "templates" / "vega.js").read_text(encoding="utf-8")

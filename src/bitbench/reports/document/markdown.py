@@ -4,8 +4,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import cells_with_units, shown
-from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
+from bitbench.reports.document.numbers import format_cells_with_units, format_quantity
+from bitbench.reports.document.words import (
+    MAX_LOG_LINE,
+    MAX_NAME,
+    format_inline_words,
+    format_plain_words,
+)
 
 FIGURES = "figures"  # the folder of its charts, next to it
 _ESCAPED = str.maketrans(
@@ -15,29 +20,29 @@ _ESCAPED = str.maketrans(
 _TAME = frozenset(" .@/+:·=,()…-_")
 
 
-def markdown(document: doc.Document, *, has_figures: bool = True) -> str:
+def render_markdown(document: doc.Document, *, has_figures: bool = True) -> str:
     """Return the whole document. Without figures, its charts are left out."""
     parts = [
-        f"# {markdown_phrase(document.title)}",
-        *_blocks(document.answer, has_figures=has_figures),
+        f"# {render_markdown_phrase(document.title)}",
+        *_iter_blocks(document.answer, has_figures=has_figures),
     ]
     for section in document.sections:
-        parts += markdown_section_parts(section, has_figures=has_figures)
+        parts += render_markdown_section(section, has_figures=has_figures)
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_section_parts(section: doc.Section, *, has_figures: bool = True) -> list[str]:
+def render_markdown_section(section: doc.Section, *, has_figures: bool = True) -> list[str]:
     """Return the paragraphs of a section, its title first."""
-    title = f"## {markdown_phrase(section.title)}"
-    return [title, *_blocks(section.blocks, has_figures=has_figures)]
+    title = f"## {render_markdown_phrase(section.title)}"
+    return [title, *_iter_blocks(section.blocks, has_figures=has_figures)]
 
 
 def _escape_markdown(text: str) -> str:
     """Return text that a rendered page shows unchanged."""
-    return _escaped(inline_words(text))
+    return _escape_line(format_inline_words(text))
 
 
-def _escaped(line: str) -> str:
+def _escape_line(line: str) -> str:
     """Escape a line, except for characters without a meaning in their context.
 
     They stay readable in the source: a `_` inside a word, brackets around numbers.
@@ -62,71 +67,71 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
     return False
 
 
-def _markdown_code(text: str) -> str:
+def _format_code(text: str) -> str:
     """Return a name in code type, or escaped if it could break out of it."""
-    line = plain_words(text, MAX_NAME)
+    line = format_plain_words(text, MAX_NAME)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
-    return f"`{line}`" if is_tame else _escaped(line)
+    return f"`{line}`" if is_tame else _escape_line(line)
 
 
-def _number(text: str) -> str:
+def _format_number(text: str) -> str:
     """Escape a number, except for its brackets: nothing after them makes them a link."""
     return _escape_markdown(text).replace("\\[", "[").replace("\\]", "]")
 
 
-def markdown_phrase(phrase: doc.Phrase) -> str:
+def render_markdown_phrase(phrase: doc.Phrase) -> str:
     """Return a phrase as one escaped line."""
-    return "".join(map(_part, phrase))
+    return "".join(map(_render_part, phrase))
 
 
-def _part(part: doc.Part) -> str:
+def _render_part(part: doc.Part) -> str:
     match part:
         case str():
             return _escape_markdown(part)
         case doc.Name(text):
-            return _markdown_code(text)
+            return _format_code(text)
         case doc.Strong(inner):
-            return f"**{markdown_phrase(inner)}**"
+            return f"**{render_markdown_phrase(inner)}**"
         case doc.Emphasis(inner):
-            return f"*{markdown_phrase(inner)}*"
+            return f"*{render_markdown_phrase(inner)}*"
         case doc.Quantity():
-            return _number(shown(part))
+            return _format_number(format_quantity(part))
 
 
-def _blocks(blocks: Sequence[doc.Block], *, has_figures: bool = True) -> Iterator[str]:
+def _iter_blocks(blocks: Sequence[doc.Block], *, has_figures: bool = True) -> Iterator[str]:
     for block in blocks:
         match block:
             case doc.Chart() if not has_figures:
                 pass
             case doc.Paragraph(phrase):
-                yield markdown_phrase(phrase)
+                yield render_markdown_phrase(phrase)
             case doc.Bullets(items):
-                yield "\n".join(f"- {markdown_phrase(item)}" for item in items)
+                yield "\n".join(f"- {render_markdown_phrase(item)}" for item in items)
             case doc.CodeBlock(lines):
-                yield _code_block(lines)
+                yield _render_code_block(lines)
             case doc.Heading(phrase):
-                yield f"### {markdown_phrase(phrase)}"
+                yield f"### {render_markdown_phrase(phrase)}"
             case doc.Table():
-                yield markdown_table(block)
+                yield render_markdown_table(block)
             case doc.Chart(figure):
                 title = _escape_markdown(figure.title)
                 caption = _escape_markdown(figure.caption)
                 yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
             case doc.Details(_, inner):
-                yield from _blocks(inner, has_figures=has_figures)
+                yield from _iter_blocks(inner, has_figures=has_figures)
 
 
-def _code_block(lines: Sequence[str]) -> str:
+def _render_code_block(lines: Sequence[str]) -> str:
     """Return lines in a fence that is longer than any run of backticks in them."""
-    body = [plain_words(line, MAX_LOG_LINE) for line in lines]
+    body = [format_plain_words(line, MAX_LOG_LINE) for line in lines]
     longest = max(map(len, re.findall("`+", "\n".join(body))), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *body, fence])
 
 
-def markdown_table(table: doc.Table) -> str:
+def render_markdown_table(table: doc.Table) -> str:
     """Return a table whose columns are aligned in the source, too."""
-    titles, rows = cells_with_units(table, markdown_phrase, _number)
+    titles, rows = format_cells_with_units(table, render_markdown_phrase, _format_number)
     header = [title or " " for title in titles]
     widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
 

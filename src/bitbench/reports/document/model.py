@@ -169,7 +169,7 @@ class Section:
     @property
     def anchor(self) -> str:
         """The anchor that Markdown renderers give to the title, so that links reach the section."""
-        title = plain_text(self.title).lower()
+        title = format_plain_text(self.title).lower()
         words = re.findall("[a-z0-9]+", title)
         return "-".join(words)[:60].strip("-") or "section"
 
@@ -188,7 +188,7 @@ class Document:
     facts: tuple[tuple[str, str], ...] = ()  # machine and date: small print at the title
 
 
-def plain_text(phrase: Phrase) -> str:
+def format_plain_text(phrase: Phrase) -> str:
     """Return the words of a phrase, without its quantities."""
     parts = []
     for part in phrase:
@@ -198,5 +198,5 @@ def plain_text(phrase: Phrase) -> str:
             case Name(text):
                 parts.append(text)
             case Strong(inner) | Emphasis(inner):
-                parts.append(plain_text(inner))
+                parts.append(format_plain_text(inner))
     return "".join(parts)

@@ -40,7 +40,7 @@ class Scale:
     factor: float = 1.0
 
 
-def quantity_scale(unit: str, values: Iterable[float | None]) -> Scale:
+def choose_scale(unit: str, values: Iterable[float | None]) -> Scale:
     """Return the unit to write values in. The smallest decides, so that none gets leading zeros."""
     sizes = (abs(value) for value in values if value and isfinite(value))
     smallest = min(sizes, default=1.0)
@@ -75,7 +75,7 @@ class Written:
         return " ".join(filter(None, (self.value, self.limits, self.unit, self.note)))
 
 
-def _written_quantity(
+def _write_quantity(
     quantity: Quantity, scale: Scale | None = None, *, interval: bool = True
 ) -> Written:
     """Return a quantity as text. A `scale` is that of a column, whose title names the unit."""
@@ -83,42 +83,42 @@ def _written_quantity(
         return Written(UNKNOWN, note=quantity.note)
     unit = ""
     if scale is None:
-        scale = quantity_scale(quantity.unit, [quantity.value])
+        scale = choose_scale(quantity.unit, [quantity.value])
         unit = scale.unit
-    value = _number(quantity.value, quantity, scale)
+    value = _format_number(quantity.value, quantity, scale)
     if quantity.unit == Unit.RATIO:
         value = f"{value}×"
     if quantity.sd is not None:
-        spread = _number(quantity.sd, quantity, scale) if quantity.sd else "0"
+        spread = _format_number(quantity.sd, quantity, scale) if quantity.sd else "0"
         value = f"{value} ± {spread}"
-    limits = _limits(quantity, scale) if interval else ""
+    limits = _format_interval(quantity, scale) if interval else ""
     return Written(value, limits, unit, quantity.note)
 
 
-def shown(quantity: Quantity) -> str:
+def format_quantity(quantity: Quantity) -> str:
     """Return a quantity with its unit: `29.6 ± 3.1 [24.8, 34.1] tok/s`."""
-    return _written_quantity(quantity).text
+    return _write_quantity(quantity).text
 
 
-def column_quantity_scales(table: Table) -> list[Scale]:
+def choose_column_scales(table: Table) -> list[Scale]:
     """Return one unit per column, so that its values can be compared at a glance."""
     scales = []
     for index, column in enumerate(table.columns):
         cells = [row.cells[index] for row in table.rows]
         values = [cell.value for cell in cells if isinstance(cell, Quantity)]
-        scales.append(quantity_scale(column.unit, values))
+        scales.append(choose_scale(column.unit, values))
     return scales
 
 
-def written_quantity_in_column(
+def write_quantity_in_column(
     column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True
 ) -> Written:
     """Return a quantity as the text of a cell. It names its unit only if the column has another."""
     column_scale = scale if quantity.unit == column.unit else None
-    return _written_quantity(quantity, column_scale, interval=interval)
+    return _write_quantity(quantity, column_scale, interval=interval)
 
 
-def cells_with_units(
+def format_cells_with_units(
     table: Table,
     format_phrase: Callable[[Phrase], str],
     format_number: Callable[[str], str] = str,
@@ -127,7 +127,7 @@ def cells_with_units(
 
     `format_phrase` and `format_number` escape the text for the renderer that calls.
     """
-    scales = column_quantity_scales(table)
+    scales = choose_column_scales(table)
     titles = []
     for column, scale in zip(table.columns, scales, strict=True):
         title = column.title
@@ -139,7 +139,7 @@ def cells_with_units(
         if content is None:
             return format_number(UNKNOWN)
         if isinstance(content, Quantity):
-            return format_number(written_quantity_in_column(column, scale, content).text)
+            return format_number(write_quantity_in_column(column, scale, content).text)
         return format_phrase(content)
 
     rows = []
@@ -149,32 +149,32 @@ def cells_with_units(
     return titles, rows
 
 
-def _limits(quantity: Quantity, scale: Scale) -> str:
+def _format_interval(quantity: Quantity, scale: Scale) -> str:
     """Return `[24.8, 34.1]`, `[24.8, ∞)` if open, or `(11.9 – 12.8)` for extremes.
 
     The result is empty if the interval is unknown.
     """
     if quantity.low is None:
         return ""
-    low = _number(quantity.low, quantity, scale)
+    low = _format_number(quantity.low, quantity, scale)
     if quantity.high is None:
         return f"[{low}, ∞)"
-    high = _number(quantity.high, quantity, scale)
+    high = _format_number(quantity.high, quantity, scale)
     if quantity.range == "interval":
         return f"[{low}, {high}]"
     return "" if low == high else f"({low} – {high})"
 
 
-def _number(value: float, quantity: Quantity, scale: Scale) -> str:
+def _format_number(value: float, quantity: Quantity, scale: Scale) -> str:
     """Return a value of the quantity as text: its mean, its deviation or an end of its interval."""
     scaled = value / scale.factor
     if not isfinite(scaled):
         return "∞" if scaled > 0 else UNKNOWN
     sign = "+" if quantity.is_signed and value > 0 else ""
-    return f"{sign}{scaled:z,.{_decimals(quantity, scale)}f}"  # z: never -0
+    return f"{sign}{scaled:z,.{_count_decimals(quantity, scale)}f}"  # z: never -0
 
 
-def _decimals(quantity: Quantity, scale: Scale) -> int:
+def _count_decimals(quantity: Quantity, scale: Scale) -> int:
     """Return how many decimals the value and its interval have."""
     assert quantity.value is not None
     if quantity.decimals is not None:
@@ -182,7 +182,7 @@ def _decimals(quantity: Quantity, scale: Scale) -> int:
     if quantity.unit == Unit.COUNT:
         return 0
     value = quantity.value / scale.factor
-    half = _half_width(quantity, scale)
+    half = _compute_half_width(quantity, scale)
     if quantity.digits is not None:
         if not value:  # zero has no significant digits
             return 0
@@ -201,7 +201,7 @@ def _decimals(quantity: Quantity, scale: Scale) -> int:
     return min(max(decimals, 0), MOST_DECIMALS)
 
 
-def _half_width(quantity: Quantity, scale: Scale) -> float | None:
+def _compute_half_width(quantity: Quantity, scale: Scale) -> float | None:
     """Return the standard deviation of trials, or half the width of the confidence interval.
 
     The result is None if both are unknown.
@@ -213,7 +213,7 @@ def _half_width(quantity: Quantity, scale: Scale) -> float | None:
     return (quantity.high - quantity.low) / 2 / scale.factor
 
 
-def percent(fraction: float) -> str:
+def format_percent(fraction: float) -> str:
     """Return `95 %` or `99.9 %`: for settings, which are round numbers."""
     return f"{100 * fraction:.4g} %"
 
@@ -222,12 +222,14 @@ ROUGH = 3  # significant digits of a value without an interval
 _WITH_RULES_OF_THEIR_OWN = (Unit.SHARE, Unit.RATIO, Unit.COUNT)  # about digits
 
 
-def quantity_unit(definition: MetricDefinition) -> str:
+def find_unit(definition: MetricDefinition) -> str:
     """Return the base unit of a metric's quantities."""
     return Unit.SHARE if definition.unit == "%" else definition.unit
 
 
-def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None) -> Quantity | None:
+def make_quantity(
+    estimate: Estimate | None, unit: str, *, digits: int | None = None
+) -> Quantity | None:
     """Return an estimate as a quantity, or None if it is unknown.
 
     It is written as `29.6 ± 3.1 [24.8, 34.1]`, `412 [380, ∞) ms (slowest of 24)` or
@@ -256,18 +258,18 @@ def format_verdict_counts(verdicts: Sequence[Verdict | None]) -> list[str]:
     return counts
 
 
-def finding_quantity(finding: Finding, note: str = "") -> Quantity:
+def make_finding_quantity(finding: Finding, note: str = "") -> Quantity:
     """Return the quantity that is compared with a limit, followed by a mark or a word."""
-    result = quantity(finding.estimate, finding.unit) or Quantity(None, finding.unit)
+    result = make_quantity(finding.estimate, finding.unit) or Quantity(None, finding.unit)
     return replace(result, note=" ".join(filter(None, (result.note, note))))
 
 
-def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
+def to_quantity(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """Return an estimate in the unit of its metric, or None if it is unknown."""
-    return quantity(estimate, quantity_unit(definition))
+    return make_quantity(estimate, find_unit(definition))
 
 
-def point_quantity(
+def find_point_quantity(
     point: PointSummary, metric: str, definition: MetricDefinition
 ) -> Quantity | None:
     """Return a metric of a point, or None if it is unknown.
@@ -279,55 +281,55 @@ def point_quantity(
     is_tail = defined is not None and defined.is_tail
     tail = point.tails.get(metric)
     if tail is not None and (is_tail or metric not in point.metrics):
-        return quantity(tail, Unit.SECONDS)
-    mean = estimated(point.metrics.get(metric), definition)
+        return make_quantity(tail, Unit.SECONDS)
+    mean = to_quantity(point.metrics.get(metric), definition)
     if mean is None or not is_tail:
         return mean
     return replace(mean, note="(per trial)")
 
 
-def mean_quantity(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
+def make_mean_quantity(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """Return the mean alone: the interval of a size can be far narrower than any use of it."""
     if estimate is None:
         return None
-    return Quantity(estimate.value, quantity_unit(definition))
+    return Quantity(estimate.value, find_unit(definition))
 
 
-def starts_and_trials(estimate: Estimate) -> str:
+def format_starts_and_trials(estimate: Estimate) -> str:
     """Return the counts of starts and trials: `3 / 15`."""
     if estimate.basis is None:
         return UNKNOWN
     return f"{estimate.basis.starts} / {estimate.basis.trials}"
 
 
-def times(ratio: Estimate | None) -> Quantity | None:
+def make_ratio(ratio: Estimate | None) -> Quantity | None:
     """Return a ratio, written as `1.42× [1.39, 1.45]`, or None if it is unknown."""
-    return quantity(ratio, Unit.RATIO)
+    return make_quantity(ratio, Unit.RATIO)
 
 
-def spread_quantity(spread: Estimate | None, unit: str) -> Quantity | None:
+def make_spread(spread: Estimate | None, unit: str) -> Quantity | None:
     """Return a mean with the lowest and the highest value, written as `12.3 (11.9 – 12.8)`."""
-    return quantity(spread, unit, digits=ROUGH)
+    return make_quantity(spread, unit, digits=ROUGH)
 
 
-def plus_minus(value: Quantity, error: Quantity | None) -> Phrase:
+def format_plus_minus(value: Quantity, error: Quantity | None) -> Phrase:
     """Return `0.75 ± 0.09`: a value and its standard deviation or standard error."""
     return (value,) if error is None else (value, " ± ", error)
 
 
-def seconds(value: float | None) -> Quantity | None:
-    return number(value, Unit.SECONDS)
+def make_seconds(value: float | None) -> Quantity | None:
+    return make_number(value, Unit.SECONDS)
 
 
-def size(value: float | None) -> Quantity | None:
-    return number(value, Unit.BYTES)
+def make_size(value: float | None) -> Quantity | None:
+    return make_number(value, Unit.BYTES)
 
 
-def share(value: float | None) -> Quantity | None:
-    return number(value, Unit.SHARE)
+def make_share(value: float | None) -> Quantity | None:
+    return make_number(value, Unit.SHARE)
 
 
-def number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Quantity | None:
+def make_number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Quantity | None:
     """Return a number without an interval as a quantity, or None if it is unknown."""
     if value is None:
         return None
@@ -336,13 +338,13 @@ def number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Q
     return Quantity(value, unit, digits=digits)
 
 
-def setting_quantity(value: float, unit: str = Unit.NONE) -> Quantity:
+def make_setting(value: float, unit: str = Unit.NONE) -> Quantity:
     """Return a setting with the digits that the user gave it: `10 req/s`, `0.5 req/s`."""
     digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
     return Quantity(value, unit, digits=len(digits) or 1)
 
 
-def median_quantity(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
+def compute_median(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
     """Return the median with the lowest and the highest value, or None without values."""
     if not values:
         return None

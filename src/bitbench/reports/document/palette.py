@@ -37,12 +37,12 @@ MOST_SERIES = len(SERIES)  # readers cannot distinguish more lines
 CSS_COLOURS = {role: f"var(--{role})" for role in LIGHT}
 
 
-def figure_colours_css(palette: Mapping[str, str]) -> str:
+def format_css_colors(palette: Mapping[str, str]) -> str:
     """Return a palette as CSS variables: `--ink: #1b1f24; …`."""
     return " ".join(f"--{role}: {colour};" for role, colour in palette.items())
 
 
-def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
+def make_vega_config(colours: Mapping[str, str]) -> dict[str, Json]:
     """Return the configuration of Vega-Lite: fonts, thin lines and the roles of specifications."""
     background = "transparent" if colours is CSS_COLOURS else colours["paper"]
     text = {"font": FONT, "labelFont": FONT, "titleFont": FONT}

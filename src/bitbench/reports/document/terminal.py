@@ -11,11 +11,16 @@ from rich.text import Text
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import (
     Scale,
-    column_quantity_scales,
-    shown,
-    written_quantity_in_column,
+    choose_column_scales,
+    format_quantity,
+    write_quantity_in_column,
 )
-from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
+from bitbench.reports.document.words import (
+    MAX_LOG_LINE,
+    MAX_NAME,
+    format_inline_words,
+    format_plain_words,
+)
 from bitbench.util.units import UNKNOWN
 
 WIDEST_RANK = 17  # characters of a cell of words that is never broken: `unsupported (12)`
@@ -30,61 +35,63 @@ def render_in_terminal(document: doc.Document, console: Console) -> None:
     """Print the sections that are meant for a terminal, then the answer, its paragraphs last."""
     for section in document.sections:
         if section.in_terminal:
-            _section(section, console)
+            _render_section(section, console)
     console.print()
     answer = sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))
-    _blocks(tuple(answer), console)
+    _render_blocks(tuple(answer), console)
 
 
 def render_whole_in_terminal(document: doc.Document, console: Console) -> None:
     """Print a whole document in the order of a page, for documents of a screen or two."""
-    console.print(Text.assemble(_terminal_phrase(document.title), style="bold"))
-    _blocks(document.answer, console)
+    console.print(Text.assemble(_render_phrase(document.title), style="bold"))
+    _render_blocks(document.answer, console)
     for section in document.sections:
-        _section(section, console)
+        _render_section(section, console)
 
 
-def _section(section: doc.Section, console: Console) -> None:
+def _render_section(section: doc.Section, console: Console) -> None:
     console.print()
-    console.print(Text.assemble(_terminal_phrase(section.title), style="bold"))
-    _blocks(section.blocks, console)
+    console.print(Text.assemble(_render_phrase(section.title), style="bold"))
+    _render_blocks(section.blocks, console)
 
 
-def _terminal_phrase(phrase: doc.Phrase) -> Text:
-    return Text.assemble(*map(_part, phrase))
+def _render_phrase(phrase: doc.Phrase) -> Text:
+    return Text.assemble(*map(_render_part, phrase))
 
 
-def _part(part: doc.Part) -> Text:
+def _render_part(part: doc.Part) -> Text:
     match part:
         case str():
-            return Text(inline_words(part))
+            return Text(format_inline_words(part))
         case doc.Name(text):
-            return Text(plain_words(text, MAX_NAME))
+            return Text(format_plain_words(text, MAX_NAME))
         case doc.Strong(inner):
-            return Text.assemble(_terminal_phrase(inner), style="bold")
+            return Text.assemble(_render_phrase(inner), style="bold")
         case doc.Emphasis(inner):
-            return Text.assemble(_terminal_phrase(inner), style="italic")
+            return Text.assemble(_render_phrase(inner), style="italic")
         case doc.Quantity():
-            return Text(shown(part))
+            return Text(format_quantity(part))
 
 
-def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
+def _render_blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
     """Print blocks, except charts, small print and details."""
     for block in blocks:
         match block:
             case doc.Paragraph(words, is_small_print=False):
-                console.print(_terminal_phrase(words))
+                console.print(_render_phrase(words))
             case doc.Bullets(items):
                 for item in items:
-                    console.print(Text.assemble("• ", _terminal_phrase(item)))
+                    console.print(Text.assemble("• ", _render_phrase(item)))
             case doc.Heading(words):
-                console.print(Text.assemble(_terminal_phrase(words), style="dim"))
+                console.print(Text.assemble(_render_phrase(words), style="dim"))
             case doc.CodeBlock(lines):
                 # The terminal itself wraps lines, so that a copy has no added line breaks.
                 for line in lines:
-                    console.print(Text(f"  {plain_words(line, MAX_LOG_LINE)}"), soft_wrap=True)
+                    console.print(
+                        Text(f"  {format_plain_words(line, MAX_LOG_LINE)}"), soft_wrap=True
+                    )
             case doc.Table():
-                console.print(_table(block, console))
+                console.print(_render_table(block, console))
             case _:
                 pass
 
@@ -109,13 +116,13 @@ class _Shown:
         return widest if self.is_rigid else min(widest, NARROWEST_WORDS)
 
 
-def _table(table: doc.Table, console: Console) -> RichTable:
+def _render_table(table: doc.Table, console: Console) -> RichTable:
     columns = []
-    for index, scale in enumerate(column_quantity_scales(table)):
-        candidate = _column(table, index, scale, console)
+    for index, scale in enumerate(choose_column_scales(table)):
+        candidate = _make_column(table, index, scale, console)
         if candidate is not None:
             columns.append(candidate)
-    columns = _fitting(columns, console)
+    columns = _list_fitting_columns(columns, console)
     result = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.is_words else "right"
@@ -126,19 +133,19 @@ def _table(table: doc.Table, console: Console) -> RichTable:
     return result
 
 
-def _column(table: doc.Table, index: int, scale: Scale, console: Console) -> _Shown | None:
+def _make_column(table: doc.Table, index: int, scale: Scale, console: Console) -> _Shown | None:
     """Return a column, or None if the terminal is too narrow for it."""
     column = table.columns[index]
     if console.width < column.shown_from:
         return None
-    lines = _lines(column, console)
+    lines = _wrap_title(column, console)
     if scale.unit:
         lines.append(Text(scale.unit))
-    cells = [_cell(row.cells[index], column, scale, console.width) for row in table.rows]
+    cells = [_render_cell(row.cells[index], column, scale, console.width) for row in table.rows]
     return _Shown(Text("\n").join(lines), cells, column.is_words)
 
 
-def _fitting(columns: Sequence[_Shown], console: Console) -> list[_Shown]:
+def _list_fitting_columns(columns: Sequence[_Shown], console: Console) -> list[_Shown]:
     """Return the columns that fit.
 
     The last numbers are dropped first, as whole columns: half of a number would be a wrong number.
@@ -158,19 +165,19 @@ def _fitting(columns: Sequence[_Shown], console: Console) -> list[_Shown]:
     return kept
 
 
-def _lines(column: doc.Column, console: Console) -> list[Text]:
+def _wrap_title(column: doc.Column, console: Console) -> list[Text]:
     """Return the title in lines. A title of numbers is wrapped to about their width."""
-    title = _terminal_phrase(column.title)
+    title = _render_phrase(column.title)
     return [title] if column.is_words else list(title.wrap(console, WIDEST_NUMBER_TITLE))
 
 
-def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> Text:
+def _render_cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> Text:
     match cell:
         case None:
             return Text(UNKNOWN)
         case doc.Quantity():
             has_room = width >= column.intervals_from
-            written = written_quantity_in_column(column, scale, cell, interval=has_room)
+            written = write_quantity_in_column(column, scale, cell, interval=has_room)
             return Text(written.text)
         case _:
-            return _terminal_phrase(cell)
+            return _render_phrase(cell)

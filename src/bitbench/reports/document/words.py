@@ -26,8 +26,8 @@ from bitbench.reports.document.model import (
     TableCell,
     Unit,
 )
-from bitbench.reports.document.numbers import number
-from bitbench.util.text import visible
+from bitbench.reports.document.numbers import make_number
+from bitbench.util.text import escape_hidden
 from bitbench.util.units import UNKNOWN
 
 Words = Part | Phrase | None  # a part of a sentence; None: an unknown value
@@ -49,7 +49,7 @@ def say(*parts: Words) -> Phrase:
     return tuple(phrase)
 
 
-def ratio_meaning(definition: MetricDefinition, other: Words) -> Phrase:
+def describe_ratio(definition: MetricDefinition, other: Words) -> Phrase:
     """Return the words that follow a ratio: `the throughput of a`, `as fast as a in TTFT`."""
     if definition.higher_is_better:
         return say(f"the {definition.name} of ", other)
@@ -62,12 +62,12 @@ def strong(*parts: Words) -> Phrase:
     return (Strong(say(*parts)),)
 
 
-def name_phrases(texts: Iterable[str]) -> list[Phrase]:
+def list_names(texts: Iterable[str]) -> list[Phrase]:
     """Return each text as a name, set in code type."""
     return [(Name(text),) for text in texts]
 
 
-def joined(parts: Iterable[Words], separator: str) -> Phrase:
+def join_phrases(parts: Iterable[Words], separator: str) -> Phrase:
     """Return the parts as one phrase, with the separator between them."""
     words: list[Words] = []
     for part in parts:
@@ -77,21 +77,21 @@ def joined(parts: Iterable[Words], separator: str) -> Phrase:
     return say(*words)
 
 
-def listing(parts: Sequence[Words], last: str = "and", *, most: int | None = None) -> Phrase:
+def format_list(parts: Sequence[Words], last: str = "and", *, most: int | None = None) -> Phrase:
     """Return `a`, `a and b` or `a, b and c`. Beyond `most` parts: `a, b and 3 more`."""
     if most is not None and len(parts) > most:
         parts = [*parts[:most], f"{len(parts) - most:,} more"]
     if len(parts) < 2:
         return say(*parts)
-    return say(joined(parts[:-1], ", "), f" {last} ", parts[-1])
+    return say(join_phrases(parts[:-1], ", "), f" {last} ", parts[-1])
 
 
 def format_names(texts: Iterable[str], *, most: int | None = None) -> Phrase:
     """Return the texts as names in one phrase, as `listing` joins them."""
-    return listing(name_phrases(texts), most=most)
+    return format_list(list_names(texts), most=most)
 
 
-def counted(words: Iterable[str]) -> str:
+def format_counts(words: Iterable[str]) -> str:
     """Return the words in order, with their counts: `crashed, oom (2)`."""
     parts = []
     for word, count in sorted(Counter(words).items()):
@@ -100,7 +100,7 @@ def counted(words: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-def plural(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return `1 cell` or `2 cells`."""
     ending = "" if count == 1 else "s"
     return f"{count:,} {noun}{ending}"
@@ -130,24 +130,24 @@ MAX_LOG_LINE = 300
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def words_in_one_line(text: str) -> str:
+def format_one_line(text: str) -> str:
     """Return the text as one line without ANSI codes, with invisible characters spelled out."""
-    return visible(" ".join(_ANSI.sub("", text).split()))
+    return escape_hidden(" ".join(_ANSI.sub("", text).split()))
 
 
-def plain_words(text: str, limit: int = MAX_TEXT) -> str:
+def format_plain_words(text: str, limit: int = MAX_TEXT) -> str:
     """Return the text as one harmless line of at most `limit` characters."""
-    line = words_in_one_line(text)
+    line = format_one_line(text)
     if len(line) <= limit:
         return line
     return line[: limit - 1] + "…"
 
 
-def inline_words(text: str) -> str:
+def format_inline_words(text: str) -> str:
     """Return a part of a phrase as a harmless line that keeps a space at either end."""
     before = " " if text[:1].isspace() else ""
     after = " " if text[-1:].isspace() else ""
-    line = plain_words(text, 4 * MAX_TEXT)
+    line = format_plain_words(text, 4 * MAX_TEXT)
     return f"{before}{line}{after}" if line else before
 
 
@@ -170,18 +170,18 @@ class ColumnOf(Generic[Item]):
         if not isinstance(content, int | float):
             return say(content)
         if self.decimals is None:
-            return number(content, self.column.unit)
+            return make_number(content, self.column.unit)
         return Quantity(content, self.column.unit, decimals=self.decimals)
 
 
-def words_column(
+def make_words_column(
     title: Words, get_words: Callable[[Item], Words], *, shown_from: int = 0
 ) -> ColumnOf[Item]:
     """Return a left-aligned column of words."""
     return ColumnOf(Column(say(title), is_words=True, shown_from=shown_from), get_words)
 
 
-def number_column(
+def make_number_column(
     title: Words,
     unit: str,
     get_number: Callable[[Item], Shown],
@@ -195,9 +195,9 @@ def number_column(
     return ColumnOf(column, get_number, decimals)
 
 
-def ratio_column(title: Words, get_ratio: Callable[[Item], Shown]) -> ColumnOf[Item]:
+def make_ratio_column(title: Words, get_ratio: Callable[[Item], Shown]) -> ColumnOf[Item]:
     """Return a column of ratios. Every terminal shows the intervals: a ratio alone says little."""
-    return number_column(title, Unit.RATIO, get_ratio, intervals_from=0)
+    return make_number_column(title, Unit.RATIO, get_ratio, intervals_from=0)
 
 
 def mark_if(condition: bool, mark: Mark) -> Mark | None:
@@ -205,7 +205,7 @@ def mark_if(condition: bool, mark: Mark) -> Mark | None:
     return mark if condition else None
 
 
-def table(
+def build_table(
     items: Iterable[Item],
     *columns: ColumnOf[Item],
     mark: Callable[[Item], Mark | None] = lambda _: None,

@@ -19,22 +19,22 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent, size, spread_quantity, times
+from bitbench.reports.document.numbers import format_percent, make_ratio, make_size, make_spread
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
+    build_table,
     bullets,
+    format_count,
+    format_list,
     format_names,
-    joined,
-    listing,
-    name_phrases,
-    number_column,
+    join_phrases,
+    list_names,
+    make_number_column,
+    make_words_column,
     paragraph,
-    plural,
     say,
     strong,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import memory
@@ -45,14 +45,14 @@ from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN
 
 
-def conditions_source_phrase(origin: ImportSource) -> Phrase:
+def describe_import_source(origin: ImportSource) -> Phrase:
     """Return the files that a study was imported from: `result.json of vllm`."""
     return say(format_names(file.name for file in origin.files), f" of {origin.tool}")
 
 
-def conditions_source_paragraph(origin: ImportSource) -> Paragraph:
+def build_import_paragraph(origin: ImportSource) -> Paragraph:
     """Return the paragraph that says that a study was imported, and from which files."""
-    source = conditions_source_phrase(origin)
+    source = describe_import_source(origin)
     return paragraph(strong("Imported"), ", not measured by bitbench: ", source, ".")
 
 
@@ -69,27 +69,27 @@ PATHS = {
 }
 
 
-def configs_section(summary: StudySummary, lock: Lock) -> Section:
+def build_configs_section(summary: StudySummary, lock: Lock) -> Section:
     """Return the settings and the command of each config, and a table of the variants."""
     blocks: list[Block] = []
     for config in summary.configs:
-        blocks += [Heading((Name(config.config.name),)), *bullets(_facts(summary, config))]
+        blocks += [Heading((Name(config.config.name),)), *bullets(_iter_facts(summary, config))]
         if config.commands:
             blocks.append(CodeBlock(config.commands))
-    variants = _variants(lock)
+    variants = _build_variants_table(lock)
     if variants.rows:
         blocks += [Heading(say("Variants")), variants]
     return Section(say("What was run"), tuple(blocks))
 
 
-def _facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
+def _iter_facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
     """Yield what a reader must know about a config and its starts."""
     for setup in summary.study.engines:
         if setup.name == config.config.engine:
-            yield from _engine(setup, config)
-    yield from _kernels(config)
+            yield from _iter_engine_facts(setup, config)
+    yield from _iter_kernels(config)
     if config.prefix_caching:
-        states = listing(["on" if is_on else "off" for is_on in config.prefix_caching])
+        states = format_list(["on" if is_on else "off" for is_on in config.prefix_caching])
         yield say("prefix caching: ", states)
     if len(config.engine_versions) > 1:
         yield strong("its starts differ in version: their trials should not be averaged")
@@ -102,13 +102,15 @@ def _facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
             yield f"known beforehand: {KNOWN[expectation.verdict]}: {expectation.why}"
 
 
-def _engine(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
-    yield say("engine: ", Name(setup.engine), " ", listing(config.engine_versions or (UNKNOWN,)))
+def _iter_engine_facts(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
+    yield say(
+        "engine: ", Name(setup.engine), " ", format_list(config.engine_versions or (UNKNOWN,))
+    )
     if setup.kv_cache is not None:
         yield say("KV cache type: ", Name(setup.kv_cache))
     for label, settings in (("arguments", setup.args), ("environment", setup.env)):
         if settings:
-            yield say(f"{label}: ", joined(name_phrases(_iter_settings(settings)), ", "))
+            yield say(f"{label}: ", join_phrases(list_names(_iter_settings(settings)), ", "))
 
 
 def _iter_settings(settings: Mapping[str, object]) -> Iterator[str]:
@@ -118,25 +120,25 @@ def _iter_settings(settings: Mapping[str, object]) -> Iterator[str]:
         yield f"{name}={text}"
 
 
-def _kernels(config: ConfigSummary) -> Iterator[Words]:
+def _iter_kernels(config: ConfigSummary) -> Iterator[Words]:
     """Yield the kernel that each kind of layers really used, else the engine's own description."""
     if not config.kernel_choices:
         yield f"kernels it selected: {'; '.join(config.kernels) or UNKNOWN}"
     for choice in dict.fromkeys(chain.from_iterable(config.kernel_choices)):
-        layers = f" ({plural(choice.layers, 'layer')})" if choice.layers is not None else ""
+        layers = f" ({format_count(choice.layers, 'layer')})" if choice.layers is not None else ""
         path = f" ({PATHS[choice.path]})" if choice.path else ""
         yield f"kernel of {choice.kind}{layers}: {choice.kernel}{path}"
     if len(config.kernel_choices) > 1:
         yield strong("its starts differ in kernel: their trials should not be averaged")
 
 
-def _variants(lock: Lock) -> Table:
-    return table(
+def _build_variants_table(lock: Lock) -> Table:
+    return build_table(
         [variant for variant in lock.plan.variants if variant.model != variant.name],
-        words_column("Variant", lambda variant: Name(variant.name)),
-        number_column("Weights", Unit.BYTES, lambda variant: variant.weight_bytes),
-        number_column("Parameters", Unit.COUNT, lambda variant: variant.facts.parameters),
-        words_column("Hash", _format_hash),
+        make_words_column("Variant", lambda variant: Name(variant.name)),
+        make_number_column("Weights", Unit.BYTES, lambda variant: variant.weight_bytes),
+        make_number_column("Parameters", Unit.COUNT, lambda variant: variant.facts.parameters),
+        make_words_column("Hash", _format_hash),
     )
 
 
@@ -144,16 +146,16 @@ def _format_hash(variant: Variant) -> Words:
     return Name(variant.content_hash[:SHOWN_HASH]) if variant.content_hash else None
 
 
-def attempts_section(summary: StudySummary) -> Section | None:
+def build_attempts_section(summary: StudySummary) -> Section | None:
     """Return how many trials were rejected and what that changed, or None without any trial."""
     if not summary.rejections or summary.imported_from:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    counts = table(
+    counts = build_table(
         summary.rejections,
-        words_column("Config", lambda row: Name(labels[row.config])),
-        number_column("Attempted trials", Unit.COUNT, lambda row: row.attempted),
-        number_column("Rejected", Unit.COUNT, lambda row: row.rejected),
+        make_words_column("Config", lambda row: Name(labels[row.config])),
+        make_number_column("Attempted trials", Unit.COUNT, lambda row: row.attempted),
+        make_number_column("Rejected", Unit.COUNT, lambda row: row.rejected),
     )
     blocks: list[Block] = [
         paragraph(
@@ -163,13 +165,13 @@ def attempts_section(summary: StudySummary) -> Section | None:
     ]
     ratios = [(row.config, ratio) for row in summary.rejections for ratio in row.ratios]
     if ratios:
-        compared = table(
+        compared = build_table(
             ratios,
-            words_column("Config", lambda row: Name(labels[row[0]])),
-            words_column("Workload", lambda row: Name(row[1].workload)),
-            number_column("vs. baseline", Unit.NONE, lambda row: times(row[1].counted)),
-            number_column(
-                "With rejected trials", Unit.NONE, lambda row: times(row[1].all_attempts)
+            make_words_column("Config", lambda row: Name(labels[row[0]])),
+            make_words_column("Workload", lambda row: Name(row[1].workload)),
+            make_number_column("vs. baseline", Unit.NONE, lambda row: make_ratio(row[1].counted)),
+            make_number_column(
+                "With rejected trials", Unit.NONE, lambda row: make_ratio(row[1].all_attempts)
             ),
         )
         blocks += [
@@ -179,66 +181,66 @@ def attempts_section(summary: StudySummary) -> Section | None:
     return Section(say("Rejected trials"), tuple(blocks))
 
 
-def starts_section(summary: StudySummary) -> Section | None:
+def build_starts_section(summary: StudySummary) -> Section | None:
     """Return the times of starts, or None for an import, whose starts are unknown."""
     if summary.imported_from:
         return None
-    starts = table(
+    starts = build_table(
         summary.configs,
-        words_column("Config", lambda config: Name(config.config.name)),
-        number_column(
+        make_words_column("Config", lambda config: Name(config.config.name)),
+        make_number_column(
             "Ready",
             Unit.NONE,
             lambda config: say(f"{config.instances_ready} of {config.instances}"),
         ),
-        number_column(
+        make_number_column(
             "Start to ready",
             Unit.SECONDS,
-            lambda config: spread_quantity(config.ready_s, Unit.SECONDS),
+            lambda config: make_spread(config.ready_s, Unit.SECONDS),
         ),
-        number_column(
+        make_number_column(
             "Weights",
             Unit.SECONDS,
-            lambda config: spread_quantity(config.weight_load_s, Unit.SECONDS),
+            lambda config: make_spread(config.weight_load_s, Unit.SECONDS),
         ),
-        number_column(
-            "Compile", Unit.SECONDS, lambda config: spread_quantity(config.compile_s, Unit.SECONDS)
+        make_number_column(
+            "Compile", Unit.SECONDS, lambda config: make_spread(config.compile_s, Unit.SECONDS)
         ),
-        number_column(
+        make_number_column(
             "Memory idle",
             Unit.BYTES,
-            lambda config: spread_quantity(config.idle_memory_bytes, Unit.BYTES),
+            lambda config: make_spread(config.idle_memory_bytes, Unit.BYTES),
         ),
     )
     about = paragraph("Not included in the figures above. Mean over starts (lowest – highest).")
     return Section(say("Starts"), (about, starts))
 
 
-def host_section(lock: Lock) -> Section:
+def build_host_section(lock: Lock) -> Section:
     """Return the machine, the date and the versions of packages."""
     busy = None
     if lock.busy_cores is not None:
         busy = Quantity(lock.busy_cores, digits=2, note="just before it began")
     facts: list[tuple[str, Words]] = [
-        *_machine(lock.host),
+        *_list_machine_facts(lock.host),
         ("Cores that other work kept busy", busy),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
     ]
-    rows = table(
+    rows = build_table(
         facts,
-        words_column("Fact", lambda row: row[0]),
-        words_column("Value", lambda row: row[1]),
+        make_words_column("Fact", lambda row: row[0]),
+        make_words_column("Value", lambda row: row[1]),
     )
     blocks: list[Block] = [rows]
     for name, versions in lock.environments.items():
-        packages = name_phrases(f"{package} {version}" for package, version in versions.items())
-        listed = joined(packages, ", ") or UNKNOWN
+        packages = list_names(f"{package} {version}" for package, version in versions.items())
+        listed = join_phrases(packages, ", ") or UNKNOWN
         blocks.append(paragraph("Environment ", Name(name), ": ", listed))
     return Section(say("Where it was measured"), tuple(blocks))
 
 
-def _machine(host: HostFacts) -> list[tuple[str, Words]]:
+def _list_machine_facts(host: HostFacts) -> list[tuple[str, Words]]:
     level = host.level.shown if host.level else None
     numa_nodes = None if host.numa_nodes is None else str(host.numa_nodes)
     system = " · ".join(filter(None, (host.os, host.kernel)))
@@ -249,19 +251,19 @@ def _machine(host: HostFacts) -> list[tuple[str, Words]]:
         ("Level", level),
         ("Governor", host.governor or None),
         ("NUMA nodes", numa_nodes),
-        ("Memory", size(host.memory_bytes)),
-        *(("Accelerator", _accelerator(accelerator)) for accelerator in host.accelerators),
+        ("Memory", make_size(host.memory_bytes)),
+        *(("Accelerator", _describe_accelerator(accelerator)) for accelerator in host.accelerators),
         ("Virtualization", host.virtualization or None),
         ("System", system or None),
         ("Python", host.python or None),
     ]
 
 
-def _accelerator(accelerator: Accelerator) -> Phrase:
+def _describe_accelerator(accelerator: Accelerator) -> Phrase:
     """Return what is known about an accelerator, separated by commas."""
     parts: list[Words] = [
         accelerator.name,
-        size(accelerator.memory_bytes),
+        make_size(accelerator.memory_bytes),
         accelerator.driver,
         accelerator.runtime,
     ]
@@ -273,29 +275,29 @@ def _accelerator(accelerator: Accelerator) -> Phrase:
         parts.append("ECC on" if accelerator.ecc else "ECC off")
     if accelerator.mig:
         parts.append("divided (MIG)")
-    return joined(filter(None, parts), ", ")
+    return join_phrases(filter(None, parts), ", ")
 
 
-def method_section(summary: StudySummary) -> Section:
+def build_method_section(summary: StudySummary) -> Section:
     """Return how each number of the report is computed."""
-    blocks = (_definitions(summary), Bullets(_methods(summary)))
+    blocks = (_build_definitions_table(summary), Bullets(_list_methods(summary)))
     return Section(say("How the figures are made"), blocks)
 
 
-def _definitions(summary: StudySummary) -> Table:
+def _build_definitions_table(summary: StudySummary) -> Table:
     """Return the definitions of metrics. Occasional metrics are left out if no point has them."""
     measured = {metric for point in summary.points for metric in point.metrics}
     definitions = []
     for metric, definition in summary.definitions.items():
         if metric not in OCCASIONAL_METRICS or metric in measured:
             definitions.append(definition)
-    return table(
+    return build_table(
         definitions,
-        words_column("Figure", lambda definition: definition.label),
-        words_column("Name", lambda definition: definition.name),
-        words_column("Unit", lambda definition: definition.unit),
-        words_column("Better", _describe_better),
-        words_column("Definition for one trial", lambda definition: definition.definition),
+        make_words_column("Figure", lambda definition: definition.label),
+        make_words_column("Name", lambda definition: definition.name),
+        make_words_column("Unit", lambda definition: definition.unit),
+        make_words_column("Better", _describe_better),
+        make_words_column("Definition for one trial", lambda definition: definition.definition),
     )
 
 
@@ -303,8 +305,8 @@ def _describe_better(definition: MetricDefinition) -> str:
     return "more" if definition.higher_is_better else "less"
 
 
-def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
-    confidence = percent(summary.study.measure.confidence)
+def _list_methods(summary: StudySummary) -> tuple[Phrase, ...]:
+    confidence = format_percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
         "mean ± sd [low, high]": " is the mean of starts, the standard deviation of single trials, "

@@ -18,23 +18,23 @@ from bitbench.reports.document.model import (
     Section,
     Unit,
 )
-from bitbench.reports.document.numbers import number, share
+from bitbench.reports.document.numbers import make_number, make_share
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
+    build_table,
     bullets,
+    format_count,
     format_names,
-    joined,
+    format_plain_words,
+    join_phrases,
+    make_words_column,
     paragraph,
-    plain_words,
-    plural,
     say,
     small_print,
     strong,
-    table,
-    words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import Labels, group_by
 from bitbench.reports.sections.lead import MAX_NAMED
 from bitbench.reports.sections.ranked import has_ranked_result
 from bitbench.study.plan import Config, Point, Refusal
@@ -42,24 +42,24 @@ from bitbench.study.plan import Config, Point, Refusal
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
-def failures_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], list[str]]]:
+def group_failures(points: Iterable[Point]) -> list[tuple[list[Config], list[str]]]:
     """Group points that share a cause: each group of configs, with all the workloads it affects."""
     workloads: dict[Config, list[str]] = {}
     for point in points:
         workloads.setdefault(point.config, []).append(point.workload)
-    groups = grouped(workloads, lambda config: tuple(workloads[config]))
+    groups = group_by(workloads, lambda config: tuple(workloads[config]))
     return [(configs, list(names)) for names, configs in groups.items()]
 
 
-def _affected(points: Iterable[Point], labels: Labels) -> Phrase:
+def _describe_affected(points: Iterable[Point], labels: Labels) -> Phrase:
     """Return the configs and workloads of points: `a and b on x and y; c on x`."""
     groups = []
-    for configs, workloads in failures_by_workloads(points):
+    for configs, workloads in group_failures(points):
         groups.append(say(labels.format_configs(configs), " on ", format_names(workloads)))
-    return joined(groups, "; ")
+    return join_phrases(groups, "; ")
 
 
-def _kind(failure: Failure) -> str:
+def _find_kind(failure: Failure) -> str:
     """Return a text that is equal for failures of one cause.
 
     Failures caused by the machine differ only in their numbers. For an engine, a number such as an
@@ -70,7 +70,7 @@ def _kind(failure: Failure) -> str:
     return failure.cause
 
 
-def refusals_by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Point]]:
+def group_refusals(refusals: Iterable[Refusal]) -> dict[str, list[Point]]:
     """Return the refused points of each reason."""
     points: dict[str, list[Point]] = {}
     for refusal in refusals:
@@ -83,7 +83,7 @@ MAX_IDS = 8
 MAX_CAUSE = 200  # characters: a line or two of a terminal; the log lines have the whole text
 
 
-def failures_section(summary: StudySummary) -> Section:
+def build_failures_section(summary: StudySummary) -> Section:
     """Return one bullet per cause, with its trials and log lines folded away."""
     labels = Labels.of(summary, MAX_NAME)
     blocks: list[Block] = [
@@ -98,7 +98,7 @@ def failures_section(summary: StudySummary) -> Section:
 def _iter_failed_trials(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     """Yield the sentence and the evidence of each cause for which trials failed."""
     failed = [(point.point, group) for point in summary.points for group in point.failures]
-    causes = grouped(failed, lambda pair: (pair[1].failure.outcome, _kind(pair[1].failure)))
+    causes = group_by(failed, lambda pair: (pair[1].failure.outcome, _find_kind(pair[1].failure)))
     for pairs in causes.values():
         failure = pairs[0][1].failure  # the first stands for all of its kind
         points = []
@@ -106,29 +106,33 @@ def _iter_failed_trials(summary: StudySummary, labels: Labels) -> Iterator[Block
         for point, group in pairs:
             points.append(point)
             trials += group.ids
-        count = f" ({plural(len(trials), 'trial')})"
+        count = f" ({format_count(len(trials), 'trial')})"
         outcome = failure.outcome.value
-        yield Bullets((_sentence(outcome, count, _affected(points, labels), failure.cause),))
-        yield _evidence(failure, trials)
+        yield Bullets(
+            (_describe_failure(outcome, count, _describe_affected(points, labels), failure.cause),)
+        )
+        yield _build_evidence(failure, trials)
 
 
 def _iter_not_made(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
-    for reason, points in refusals_by_reason(_list_attempts(summary)).items():
-        yield _sentence("not made", "", _affected(points, labels), reason)
+    for reason, points in group_refusals(_list_attempts(summary)).items():
+        yield _describe_failure("not made", "", _describe_affected(points, labels), reason)
 
 
 def _iter_failed_quality(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
     for row in summary.quality:
         if row.outcome is not Outcome.OK:
             affected = say("quality of ", Name(labels[row.config]))
-            yield _sentence(row.outcome.value, "", affected, row.cause or "no cause is known")
+            yield _describe_failure(
+                row.outcome.value, "", affected, row.cause or "no cause is known"
+            )
 
 
-def _sentence(outcome: str, count: str, affected: Phrase, cause: str) -> Phrase:
-    return say(strong(outcome), count, ": ", affected, ": ", plain_words(cause, MAX_CAUSE))
+def _describe_failure(outcome: str, count: str, affected: Phrase, cause: str) -> Phrase:
+    return say(strong(outcome), count, ": ", affected, ": ", format_plain_words(cause, MAX_CAUSE))
 
 
-def _evidence(failure: Failure, ids: Sequence[str]) -> Details:
+def _build_evidence(failure: Failure, ids: Sequence[str]) -> Details:
     """Return the trials that failed, with the whole cause if it was cut, and the log lines."""
     whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
     end = ":" if failure.log_lines else "."
@@ -138,24 +142,24 @@ def _evidence(failure: Failure, ids: Sequence[str]) -> Details:
     return Details(f"Trials and log lines: {failure.outcome.value}", tuple(blocks))
 
 
-def refusals_section(summary: StudySummary) -> Section | None:
+def build_refusals_section(summary: StudySummary) -> Section | None:
     """Return a table of the points refused before any trial, or None if there are none.
 
     It has a row per reason, so that a reason that applies to many configs is read once.
     """
     refused = (refusal for refusal in summary.refusals if not refusal.was_tried)
     rows = []
-    for reason, points in refusals_by_reason(refused).items():
-        for configs, workloads in failures_by_workloads(points):
+    for reason, points in group_refusals(refused).items():
+        for configs, workloads in group_failures(points):
             rows.append((reason, configs, workloads))
     if not rows:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    reasons = table(
+    reasons = build_table(
         rows,
-        words_column("Reason", lambda row: row[0]),
-        words_column("Configs", lambda row: labels.format_configs(row[1])),
-        words_column("Workloads", lambda row: format_names(row[2])),
+        make_words_column("Reason", lambda row: row[0]),
+        make_words_column("Configs", lambda row: labels.format_configs(row[1])),
+        make_words_column("Workloads", lambda row: format_names(row[2])),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True)
 
@@ -166,7 +170,7 @@ WITHOUT_CACHE = (
 )
 
 
-def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
+def iter_cache_remarks(summary: StudySummary) -> Iterator[Phrase]:
     """Yield a remark if a prefix cache answered requests that should have been computed."""
     workloads = []
     shares = []
@@ -180,16 +184,16 @@ def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
         return
     low = min(shares)
     high = max(shares)
-    answered = say(share(high))
+    answered = say(make_share(high))
     if f"{low:.2f}" != f"{high:.2f}":
-        answered = say(share(low), " to ", share(high))
+        answered = say(make_share(low), " to ", make_share(high))
     yield say(
         strong("Cached prompts:"),
         " on ",
         _format_distinct(workloads),
         " a prefix cache answered ",
         answered,
-        f" of the prompt tokens ({plural(count, 'trial')}): the figures are not those of new "
+        f" of the prompt tokens ({format_count(count, 'trial')}): the figures are not those of new "
         "prompts. ",
         WITHOUT_CACHE,
     )
@@ -204,13 +208,13 @@ LONG_GAP_S = 1.0  # a stall lasts at least this long
 LONG_GAP = 10.0  # and at least this many times the median gap
 
 
-def stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
+def iter_stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
     """Yield remarks on streams with fewer chunks than tokens, and on streams that stalled."""
     streams = [(point, point.streams) for point in summary.points if point.streams is not None]
     chunked = [pair for pair in streams if pair[1].tokens_per_chunk >= CHUNKED]
     if chunked:
         yield say(strong("Fewer chunks than tokens:"), _describe_chunks(chunked))
-    stalled = [pair for pair in streams if _stood_still(pair[1])]
+    stalled = [pair for pair in streams if _has_stalled(pair[1])]
     if stalled:
         point, stream = max(stalled, key=lambda pair: pair[1].longest_gap_s or 0.0)
         yield say(
@@ -218,9 +222,9 @@ def stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
             " an answer on ",
             Name(point.point.workload),
             " stood still for ",
-            number(stream.longest_gap_s, Unit.SECONDS),
+            make_number(stream.longest_gap_s, Unit.SECONDS),
             "; the median gap is ",
-            number(stream.median_gap_s, Unit.SECONDS),
+            make_number(stream.median_gap_s, Unit.SECONDS),
             ".",
         )
 
@@ -241,19 +245,19 @@ def _describe_chunks(chunked: Sequence[tuple[PointSummary, StreamSummary]]) -> P
     )
 
 
-def _stood_still(stream: StreamSummary) -> bool:
+def _has_stalled(stream: StreamSummary) -> bool:
     if stream.longest_gap_s is None or stream.median_gap_s is None:
         return False
     return stream.longest_gap_s >= max(LONG_GAP_S, LONG_GAP * stream.median_gap_s)
 
 
-def remarks(summary: StudySummary) -> Iterator[Words]:
+def iter_remarks(summary: StudySummary) -> Iterator[Words]:
     """Yield a sentence for everything that a reader must know before the tables."""
     labels = Labels.of(summary, MAX_NAME)
-    yield from cached_remarks(summary)
-    yield from stream_remarks(summary)
-    if failed := _failed(summary, labels):
-        yield say("Failed: ", joined(failed, "; "), ".")
+    yield from iter_cache_remarks(summary)
+    yield from iter_stream_remarks(summary)
+    if failed := _list_failed(summary, labels):
+        yield say("Failed: ", join_phrases(failed, "; "), ".")
     if any(row.ratios for row in summary.rejections):
         rejected = _describe_rejections(summary, labels)
         beside = ". Below, ratios with these trials are next to those without."
@@ -272,9 +276,9 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
             " in the engine's args measures bf16.",
         )
     if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
-        yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
+        yield f"Outliers: {format_count(len(flagged), 'trial')} flagged (still included in the means)."
     if unfinished := sum(point.is_unfinished for point in summary.points):
-        total = plural(len(summary.points), "point")
+        total = format_count(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
     ranked = (point for point in summary.points if has_ranked_result(summary, point))
     if not all(point.metrics[summary.primary_metric].covers_starts for point in ranked):
@@ -288,7 +292,7 @@ def _describe_rejections(summary: StudySummary, labels: Labels) -> Phrase:
         if row.rejected:
             count = f"{row.rejected} of {row.attempted} trials of "
             parts.append(say(count, Name(labels[row.config])))
-    return joined(parts, "; ")
+    return join_phrases(parts, "; ")
 
 
 def _list_attempts(summary: StudySummary) -> list[Refusal]:
@@ -296,11 +300,11 @@ def _list_attempts(summary: StudySummary) -> list[Refusal]:
     return [refusal for refusal in summary.refusals if refusal.was_tried]
 
 
-def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
+def _list_failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
     """Return the points without a result by outcome: `a and b on one and eight (unsupported)`."""
     groups: dict[str, list[Point]] = {}
     for point in summary.points:
         if point.failures and not has_ranked_result(summary, point):
             outcomes = {group.failure.outcome.value for group in point.failures}
             groups.setdefault(", ".join(sorted(outcomes)), []).append(point.point)
-    return [say(_affected(points, labels), f" ({key})") for key, points in groups.items()]
+    return [say(_describe_affected(points, labels), f" ({key})") for key, points in groups.items()]

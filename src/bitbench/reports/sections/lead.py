@@ -12,28 +12,28 @@ from bitbench.analysis.results.summary import (
     RankingEntry,
     StudySummary,
 )
-from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
+from bitbench.feature import Offer, ReportPlace, handle_feature_errors, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Unit
-from bitbench.reports.document.numbers import number, percent, times
+from bitbench.reports.document.numbers import format_percent, make_number, make_ratio
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
+    describe_ratio,
+    format_count,
+    format_list,
     format_names,
-    joined,
-    listing,
-    name_phrases,
-    plural,
-    ratio_meaning,
+    join_phrases,
+    list_names,
     say,
     strong,
 )
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.ranked import (
-    objectives_in_words,
-    ranked_entry,
-    ranked_possible_bests,
-    ranked_ratio_to_baseline,
+    find_ranked_entry,
+    find_ratio_to_baseline,
+    format_objectives,
+    list_possible_bests,
 )
 from bitbench.study.plan import Config
 from bitbench.study.study import FEWEST_BLOCKS
@@ -53,7 +53,7 @@ class Lead:
     @property
     def headline(self) -> Phrase:
         """The verdict and the first reason, to be read next to a chart."""
-        return joined([strong(self.verdict), *self.reasons[:1]], " ")
+        return join_phrases([strong(self.verdict), *self.reasons[:1]], " ")
 
     @property
     def more(self) -> tuple[Phrase, ...]:
@@ -61,7 +61,7 @@ class Lead:
 
     @property
     def phrase(self) -> Phrase:
-        return joined([strong(self.verdict), *self.reasons], " ")
+        return join_phrases([strong(self.verdict), *self.reasons], " ")
 
 
 class _Results:
@@ -79,7 +79,7 @@ class _Results:
         return Name(self._labels[config])
 
     def names(self, configs: Sequence[Config]) -> list[Phrase]:
-        return name_phrases(map(self._labels.__getitem__, configs))
+        return list_names(map(self._labels.__getitem__, configs))
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ class _Choice:
     rankings: list[Ranking]
 
 
-def lead(summary: StudySummary) -> Lead | None:
+def find_lead(summary: StudySummary) -> Lead | None:
     """Return what to use on each workload; None if there is nothing to choose between.
 
     A choice may be the best on its workload and is significantly faster than the baseline there.
     A config with flagged quality is listed but not recommended.
     """
     if not summary.study.workloads:
-        leads = lead_parts_of_features(summary, "lead")
+        leads = iter_feature_parts(summary, "lead")
         return next(filter(None, leads), None)
     results = _Results(summary)
     if not results.answered:
@@ -117,14 +117,14 @@ def lead(summary: StudySummary) -> Lead | None:
             f"{max(needed)} starts of each."
         )
         return Lead(say("No ranking: one start."), (say(why),))
-    choices = _choices(results)
+    choices = _list_choices(results)
     if choices:
         return _make_recommendation(results, choices)
-    flagged = list(_fastest_but_flagged(results))
+    flagged = list(_iter_flagged(results))
     verdict = say("Undecided: speed alone gives no reason to change.")
     if flagged:
         verdict = flagged.pop(0)
-    return Lead(verdict, (*_undecided(results, ()), *flagged, *_who_looks_faster(results)))
+    return Lead(verdict, (*_iter_undecided(results, ()), *flagged, *_iter_leading(results)))
 
 
 def _make_recommendation(results: _Results, choices: Sequence[_Choice]) -> Lead:
@@ -137,24 +137,24 @@ def _make_recommendation(results: _Results, choices: Sequence[_Choice]) -> Lead:
     chosen = tuple(dict.fromkeys(configs))
     reasons: list[Phrase] = []
     for choice in choices:
-        reasons += _gains(results, choice, is_named=len(configs) > 1)
-    reasons += _undecided(results, workloads)
-    reasons += _fastest_but_flagged(results)
+        reasons += _iter_gains(results, choice, is_named=len(configs) > 1)
+    reasons += _iter_undecided(results, workloads)
+    reasons += _iter_flagged(results)
     for choice in choices:
-        reasons += _on_same_engine(results, choice)
-        reasons += _cautions(results, choice)
-    reasons += _to_measure_quality(results, chosen)
-    return Lead(_verdict(results, choices, chosen), tuple(reasons), chosen)
+        reasons += _iter_same_engine(results, choice)
+        reasons += _iter_cautions(results, choice)
+    reasons += _iter_quality_advice(results, chosen)
+    return Lead(_format_verdict(results, choices, chosen), tuple(reasons), chosen)
 
 
-def answer_marks(summary: StudySummary, answer: Lead | None) -> dict[Config, str]:
+def collect_answer_marks(summary: StudySummary, answer: Lead | None) -> dict[Config, str]:
     """Return the mark of each config whose quality is flagged, or that the answer chooses."""
     marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
     chosen = answer.chosen if answer else ()
     return marks | dict.fromkeys(chosen, CHOSEN)
 
 
-def lead_parts_of_features(
+def iter_feature_parts(
     summary: StudySummary,
     kind: Literal["section", "sentences", "lead"],
     position: ReportPlace | None = None,
@@ -169,7 +169,7 @@ def lead_parts_of_features(
             continue
         if position not in (None, part.place):
             continue
-        with feature_errors_as_warnings(feature):
+        with handle_feature_errors(feature):
             content = Offer(feature, target).load()(summary.parts[part.name], summary)
             if kind == "sentences":
                 yield from content
@@ -177,30 +177,30 @@ def lead_parts_of_features(
                 yield content
 
 
-def _choices(results: _Results) -> list[_Choice]:
+def _list_choices(results: _Results) -> list[_Choice]:
     """Group the workloads by what is best there, among the configs whose quality is not flagged."""
     groups: dict[object, _Choice] = {}
     for ranking in results.compared:
-        sound = _without(ranking, results.flagged)
-        configs = tuple(config for config in _ahead(sound) if config not in results.flagged)
+        sound = _exclude_flagged(ranking, results.flagged)
+        configs = tuple(config for config in _list_ahead(sound) if config not in results.flagged)
         if not configs:
             continue
         decided = {*configs, ranking.baseline}
-        bests = ranked_possible_bests(sound)
+        bests = list_possible_bests(sound)
         rivals = tuple(config for config in bests if config not in decided)
-        choice = _Choice(configs, rivals, _is_sure(ranking, configs[0]), [])
+        choice = _Choice(configs, rivals, _is_confirmed(ranking, configs[0]), [])
         key = (frozenset(configs), frozenset(rivals), choice.is_sure)
         groups.setdefault(key, choice).rankings.append(ranking)
     return list(groups.values())
 
 
-def _ahead(ranking: Ranking) -> list[Config]:
+def _list_ahead(ranking: Ranking) -> list[Config]:
     """Return the configs that may be the best and are significantly faster than the baseline.
 
     If only the baseline may be the best, return it. Without a baseline, return the configs that
     are faster than at least one other.
     """
-    top = ranked_possible_bests(ranking)
+    top = list_possible_bests(ranking)
     if ranking.baseline is None:
         return top if len(top) < len(ranking.entries) else []
     if top == [ranking.baseline]:
@@ -212,7 +212,7 @@ def _ahead(ranking: Ranking) -> list[Config]:
     return [config for config in top if config in faster]
 
 
-def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
+def _exclude_flagged(ranking: Ranking, flagged: Container[Config]) -> Ranking:
     """Return the ranking without flagged configs, except for the baseline.
 
     The best of the rest are those that no other of them is significantly ahead of. A config that
@@ -224,14 +224,14 @@ def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
             kept.append(entry)
     if len(kept) == len(ranking.entries):
         return ranking
-    top = ranked_possible_bests(ranking)
+    top = list_possible_bests(ranking)
     bests = [entry.config for entry in kept if entry.config in top]
     if len(bests) < len(top):
-        bests = [entry.config for rank, entry in enumerate(kept) if _leads(entry, kept[:rank])]
+        bests = [entry.config for rank, entry in enumerate(kept) if _has_lead(entry, kept[:rank])]
     return ranking.model_copy(update={"entries": tuple(kept), "possible_bests": tuple(bests)})
 
 
-def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
+def _has_lead(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     """Return whether no entry with a better mean is significantly ahead.
 
     An entry with a single trial is not ranked: it neither leads nor is ahead.
@@ -242,35 +242,37 @@ def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     return ranked <= set(entry.undecided_with)
 
 
-def _fastest_but_flagged(results: _Results) -> Iterator[Phrase]:
+def _iter_flagged(results: _Results) -> Iterator[Phrase]:
     """Yield the configs that would be the fastest, with the reason why they are not the choice."""
     for config, why in results.flagged.items():
-        won = [ranking for ranking in results.compared if config in _ahead(ranking)]
+        won = [ranking for ranking in results.compared if config in _list_ahead(ranking)]
         if won:
             flag = f", but its quality is flagged: {why}."
-            yield say(results.name(config), " is the fastest ", _on(won), flag)
+            yield say(results.name(config), " is the fastest ", _format_workloads(won), flag)
 
 
-def _undecided(results: _Results, decided: Container[str]) -> Iterator[Phrase]:
+def _iter_undecided(results: _Results, decided: Container[str]) -> Iterator[Phrase]:
     """Yield what is known about the workloads without a choice."""
     compared = []
     for ranking in results.answered:
         if len(ranking.entries) == 1:
             only = results.name(ranking.entries[0].config)
-            yield say("Only ", only, " has a result ", _on([ranking]), ".")
+            yield say("Only ", only, " has a result ", _format_workloads([ranking]), ".")
         elif ranking.workload in decided:
             continue
         elif ranking.baseline is None:
             end = ", and no other is the fastest."
-            yield say("The baseline has no result ", _on([ranking]), end)
+            yield say("The baseline has no result ", _format_workloads([ranking]), end)
         else:
             compared.append(ranking)
     if compared:
         subject = "No config without a flag" if results.flagged else "No config"
-        yield say(subject, " is significantly faster than the baseline ", _on(compared), ".")
+        yield say(
+            subject, " is significantly faster than the baseline ", _format_workloads(compared), "."
+        )
 
 
-def _who_looks_faster(results: _Results) -> Iterator[Phrase]:
+def _iter_leading(results: _Results) -> Iterator[Phrase]:
     """Yield the configs that are ahead but not ranked yet, and how many starts a decision needs."""
     for ranking in results.compared[:MAX_NAMED]:
         first = ranking.entries[0]
@@ -279,9 +281,9 @@ def _who_looks_faster(results: _Results) -> Iterator[Phrase]:
             yield say(
                 results.name(first.config),
                 " looks faster, not yet decided: ",
-                _gain(results, ranking, first.config),
+                _describe_gain(results, ranking, first.config),
                 " ",
-                _on([ranking]),
+                _format_workloads([ranking]),
                 ".",
             )
     counts = []
@@ -294,16 +296,18 @@ def _who_looks_faster(results: _Results) -> Iterator[Phrase]:
         yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {starts}.")
 
 
-def _verdict(results: _Results, choices: Sequence[_Choice], chosen: Sequence[Config]) -> Phrase:
+def _format_verdict(
+    results: _Results, choices: Sequence[_Choice], chosen: Sequence[Config]
+) -> Phrase:
     """Return what to use on each workload, and whether its quality is known."""
-    parts = [_use(results, choice) for choice in choices]
-    caveat = _quality_caveat(results, chosen)
+    parts = [_describe_use(results, choice) for choice in choices]
+    caveat = _describe_quality_caveat(results, chosen)
     if caveat:
         parts.append(say(caveat, "."))
-    return joined(parts, " ")
+    return join_phrases(parts, " ")
 
 
-def _use(results: _Results, choice: _Choice) -> Phrase:
+def _describe_use(results: _Results, choice: _Choice) -> Phrase:
     """Return `Use a or b (undecided between them) on one.`
 
     A single choice for all workloads does not list them.
@@ -315,27 +319,27 @@ def _use(results: _Results, choice: _Choice) -> Phrase:
     if len(choice.configs) > 1:
         opponents.append("between them")
     if choice.rivals:
-        opponents.append(say("against ", listing(results.names(choice.rivals), most=MAX_NAMED)))
-    parts = [say(head, listing(results.names(choice.configs), "or"))]
+        opponents.append(say("against ", format_list(results.names(choice.rivals), most=MAX_NAMED)))
+    parts = [say(head, format_list(results.names(choice.configs), "or"))]
     if opponents:
-        parts.append(say(" (undecided ", listing(opponents), ")"))
+        parts.append(say(" (undecided ", format_list(opponents), ")"))
     if len(choice.rankings) < len(results.answered):
-        parts.append(say(" ", _on(choice.rankings)))
+        parts.append(say(" ", _format_workloads(choice.rankings)))
     return say(*parts, ".")
 
 
-def _is_sure(ranking: Ranking, config: Config) -> bool:
+def _is_confirmed(ranking: Ranking, config: Config) -> bool:
     """Return whether the quoted interval excludes 1.
 
     Later blocks may widen it, although a claim stays once it is made.
     """
-    entry = ranked_entry(ranking, config)
+    entry = find_ranked_entry(ranking, config)
     if ranking.baseline in (None, config) or entry is None:
         return True
     return entry.ratio_to_baseline is not None and entry.ratio_to_baseline.is_above(1)
 
 
-def _quality_caveat(results: _Results, chosen: Sequence[Config]) -> Phrase:
+def _describe_quality_caveat(results: _Results, chosen: Sequence[Config]) -> Phrase:
     """Return `Its quality was not measured`, or that it is undecided. Empty if it is known of all.
 
     The baseline of quality has lost nothing, so its quality counts as known. So does that of
@@ -354,10 +358,10 @@ def _quality_caveat(results: _Results, chosen: Sequence[Config]) -> Phrase:
         undecided = [config for config in chosen if config in open_configs]
         if not undecided:
             return ()
-        return say("The quality of ", listing(results.names(undecided)), " is undecided")
+        return say("The quality of ", format_list(results.names(undecided)), " is undecided")
     subject = say("Its quality")
     if len(unknown) < len(chosen):
-        subject = say("The quality of ", listing(results.names(unknown)))
+        subject = say("The quality of ", format_list(results.names(unknown)))
     elif len(chosen) > 1:
         subject = say("Their quality")
     if rows or results.summary.imported_from:
@@ -365,11 +369,11 @@ def _quality_caveat(results: _Results, chosen: Sequence[Config]) -> Phrase:
     return say(subject, " was not measured")
 
 
-def _cautions(results: _Results, choice: _Choice) -> Iterator[Phrase]:
+def _iter_cautions(results: _Results, choice: _Choice) -> Iterator[Phrase]:
     """Yield the workloads on which trials of a choice failed or missed the study's objectives."""
     for ranking in choice.rankings:
         workload = Name(ranking.workload)
-        points = results.summary.points_of(ranking.workload)
+        points = results.summary.list_points(ranking.workload)
         point = next(point for point in points if point.point.config == choice.configs[0])
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
@@ -380,7 +384,7 @@ def _cautions(results: _Results, choice: _Choice) -> Iterator[Phrase]:
         if missed:
             yield say(
                 "Caution: it misses ",
-                objectives_in_words(missed),
+                format_objectives(missed),
                 " on ",
                 workload,
                 "; ",
@@ -389,11 +393,11 @@ def _cautions(results: _Results, choice: _Choice) -> Iterator[Phrase]:
             )
 
 
-def _to_measure_quality(results: _Results, chosen: Sequence[Config]) -> Iterator[Phrase]:
+def _iter_quality_advice(results: _Results, chosen: Sequence[Config]) -> Iterator[Phrase]:
     """Yield how to measure the quality of the choice, if the study did not."""
     if results.summary.quality or results.summary.imported_from:
         return
-    if _quality_caveat(results, chosen):
+    if _describe_quality_caveat(results, chosen):
         yield say(
             "To measure quality, add ",
             Name("quality: {}"),
@@ -401,62 +405,64 @@ def _to_measure_quality(results: _Results, chosen: Sequence[Config]) -> Iterator
         )
 
 
-def _gains(results: _Results, choice: _Choice, *, is_named: bool) -> Iterator[Phrase]:
+def _iter_gains(results: _Results, choice: _Choice, *, is_named: bool) -> Iterator[Phrase]:
     """Yield the ratios of the first config to the baseline on each workload of a choice."""
     best = choice.configs[0]
     ratios = []
     for ranking in choice.rankings:
-        ratio = ranked_ratio_to_baseline(ranking, best)
+        ratio = find_ratio_to_baseline(ranking, best)
         if ratio is not None:
             ratios.append((ranking, ratio))
     if not ratios:
         return
     first = ratios[0][0]
-    parts: list[Words] = [say(_gain(results, first, best), " ", _on([first]))]
+    parts: list[Words] = [
+        say(_describe_gain(results, first, best), " ", _format_workloads([first]))
+    ]
     for ranking, ratio in ratios[1:MAX_NAMED]:
-        parts.append(say(ratio, " ", _on([ranking])))
+        parts.append(say(ratio, " ", _format_workloads([ranking])))
     if len(ratios) > MAX_NAMED:
-        parts.append(plural(len(ratios) - MAX_NAMED, "more workload"))
+        parts.append(format_count(len(ratios) - MAX_NAMED, "more workload"))
     subject = say(results.name(best), ": ") if is_named else ()
-    yield say(subject, listing(parts), ".")
+    yield say(subject, format_list(parts), ".")
 
 
-def _on_same_engine(results: _Results, choice: _Choice) -> Iterator[Phrase]:
+def _iter_same_engine(results: _Results, choice: _Choice) -> Iterator[Phrase]:
     """Yield the gain of quantization alone, if the baseline runs on another engine."""
     ranking = choice.rankings[0]
     best = choice.configs[0]
-    entry = ranked_entry(ranking, best)
+    entry = find_ranked_entry(ranking, best)
     if entry is not None and entry.same_engine is not None:
         other = say("the unquantized ", results.name(entry.same_engine.unquantized))
         yield say(
             "On the same engine, ",
             results.name(best),
             " has ",
-            times(entry.same_engine.ratio),
+            make_ratio(entry.same_engine.ratio),
             " ",
-            ratio_meaning(results.summary.definitions[ranking.metric], other),
+            describe_ratio(results.summary.definitions[ranking.metric], other),
             " ",
-            _on([ranking]),
+            _format_workloads([ranking]),
             ".",
         )
 
 
-def _gain(results: _Results, ranking: Ranking, best: Config) -> Phrase:
+def _describe_gain(results: _Results, ranking: Ranking, best: Config) -> Phrase:
     """Return the gain over the baseline: `1.31× (95 % CI 1.27× to 1.36×) the throughput of a`."""
-    entry = ranked_entry(ranking, best)
+    entry = find_ranked_entry(ranking, best)
     assert entry is not None
     ratio = entry.ratio_to_baseline
     assert ratio is not None
     assert ranking.baseline is not None
-    value = say(number(ratio.value, Unit.RATIO))
+    value = say(make_number(ratio.value, Unit.RATIO))
     if ratio.interval:
-        confidence = percent(results.summary.study.measure.confidence)
-        ends = [number(end, Unit.RATIO) for end in ratio.interval]
-        value = say(value, f" ({confidence} CI ", listing(ends, "to"), ")")
+        confidence = format_percent(results.summary.study.measure.confidence)
+        ends = [make_number(end, Unit.RATIO) for end in ratio.interval]
+        value = say(value, f" ({confidence} CI ", format_list(ends, "to"), ")")
     baseline = results.name(ranking.baseline)
-    return say(value, " ", ratio_meaning(results.summary.definitions[ranking.metric], baseline))
+    return say(value, " ", describe_ratio(results.summary.definitions[ranking.metric], baseline))
 
 
-def _on(rankings: Sequence[Ranking]) -> Phrase:
+def _format_workloads(rankings: Sequence[Ranking]) -> Phrase:
     workloads = (ranking.workload for ranking in rankings)
     return say("on ", format_names(workloads, most=MAX_NAMED))

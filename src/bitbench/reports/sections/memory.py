@@ -16,13 +16,13 @@ from bitbench.reports.document.model import Block, Emphasis, Name, Section, Unit
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
-    listing,
-    number_column,
+    build_table,
+    format_list,
+    make_number_column,
+    make_words_column,
     say,
     small_print,
     strong,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 
@@ -46,7 +46,7 @@ class _Figure:
 
     @property
     def column(self) -> ColumnOf[ConfigSummary]:
-        return number_column(self.title, self.unit, lambda config: self.of(config.memory))
+        return make_number_column(self.title, self.unit, lambda config: self.of(config.memory))
 
 
 FIGURES = (
@@ -81,7 +81,7 @@ DEFINITION = say(
 )
 
 
-def memory_section(summary: StudySummary) -> Section | None:
+def build_memory_section(summary: StudySummary) -> Section | None:
     """Return the memory of each config, or None if all of it is unknown.
 
     A metric that no config has is left out and listed below the table.
@@ -96,14 +96,14 @@ def memory_section(summary: StudySummary) -> Section | None:
     if not columns:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    figures = table(
+    figures = build_table(
         summary.configs,
-        words_column("Config", lambda config: Name(labels[config.config])),
+        make_words_column("Config", lambda config: Name(labels[config.config])),
         *columns,
     )
     blocks: list[Block] = [figures]
     if missing:
-        blocks.append(small_print("Unknown here: ", listing(missing), "."))
+        blocks.append(small_print("Unknown here: ", format_list(missing), "."))
     return Section(say("Memory"), tuple(blocks), in_terminal=True)
 
 
@@ -155,33 +155,33 @@ ENGINE_FIGURES = (
 )
 
 
-def engine_metrics_section(summary: StudySummary) -> Section | None:
+def build_engine_section(summary: StudySummary) -> Section | None:
     """Return the counters of engines for each point, or None if no engine reports any."""
     points = [point for point in summary.points if point.engine is not None]
     if not points:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    workload: ColumnOf[PointSummary] = words_column(
+    workload: ColumnOf[PointSummary] = make_words_column(
         "Workload", lambda point: Name(point.point.workload)
     )
-    config: ColumnOf[PointSummary] = words_column(
+    config: ColumnOf[PointSummary] = make_words_column(
         "Config", lambda point: Name(labels[point.point.config])
     )
-    blocks = engine_counters_table(points, lambda point: point.engine, workload, config)
+    blocks = build_engine_counters(points, lambda point: point.engine, workload, config)
     return Section(TITLE, blocks)
 
 
-def engine_counters_table(
+def build_engine_counters(
     items: Iterable[Item], engine: Callable[[Item], EngineSummary | None], *first: ColumnOf[Item]
 ) -> tuple[Block, ...]:
     """Return a table of the metrics that some engine counted, and their definitions."""
 
     def make_column(figure: _EngineFigure) -> ColumnOf[Item]:
-        return number_column(
+        return make_number_column(
             figure.title, figure.unit, lambda item: getattr(engine(item), figure.field, None)
         )
 
-    counters = table(items, *first, *map(make_column, ENGINE_FIGURES), drop_empty=True)
+    counters = build_table(items, *first, *map(make_column, ENGINE_FIGURES), drop_empty=True)
     titles = {column.title for column in counters.columns}
     meanings = []
     for figure in ENGINE_FIGURES:

@@ -31,27 +31,27 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import (
     ROUGH,
-    estimated,
-    percent,
-    plus_minus,
-    quantity,
-    quantity_unit,
+    find_unit,
+    format_percent,
+    format_plus_minus,
+    make_quantity,
+    to_quantity,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
+    build_table,
     bullets,
     format_names,
+    make_number_column,
+    make_words_column,
     mark_if,
-    number_column,
     paragraph,
     say,
     small_print,
     strong,
-    table,
-    words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import Labels, group_by
 from bitbench.study.quality import BUILT_IN
 from bitbench.util.units import UNKNOWN
 
@@ -66,27 +66,27 @@ POSITIONS = (
 TaskRow = tuple[ConfigQuality, TaskEstimate]
 
 
-def _task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
+def _iter_task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
     """Yield which variants answer significantly more or fewer questions than their baseline."""
-    for row, task in _rows(summary):
+    for row, task in _list_task_rows(summary):
         if task.flips is not None and not task.task.startswith(f"{BUILT_IN}/"):
-            yield _sentence(labels[row.config], task, task.flips)
+            yield _describe_task(labels[row.config], task, task.flips)
     for row in summary.quality:
         lengths = []
         for task in row.tasks:
-            if task.task.startswith(NEEDLE) and _verdict(task.flips) == "fewer":
+            if task.task.startswith(NEEDLE) and _find_verdict(task.flips) == "fewer":
                 lengths.append(int(task.task.removeprefix(NEEDLE)))
         if lengths:
             loss = f" finds fewer needles than its baseline from {min(lengths):,} tokens on."
             yield say("Long prompts: ", Name(labels[row.config]), loss)
 
 
-def _sentence(name: str, task: TaskEstimate, flips: TaskFlips) -> Phrase:
+def _describe_task(name: str, task: TaskEstimate, flips: TaskFlips) -> Phrase:
     interval = flips.difference.interval
     points = ""
     if interval:
-        ends = f"[{_points(interval.low)}, {_points(interval.high)}]"
-        points = f"; {_points(flips.difference.value)} {ends} points"
+        ends = f"[{_format_points(interval.low)}, {_format_points(interval.high)}]"
+        points = f"; {_format_points(flips.difference.value)} {ends} points"
     counts = f"{flips.lost} answers lost and {flips.gained} gained of {task.samples}"
     verdicts = {
         "fewer": " answers significantly fewer questions right than its baseline: ",
@@ -94,26 +94,26 @@ def _sentence(name: str, task: TaskEstimate, flips: TaskFlips) -> Phrase:
         "": ": no significant difference from its baseline: ",
     }
     evidence = f"{counts} (p = {flips.p_value:.2g}{points})."
-    return say(f"Tasks: {task.task}: ", Name(name), verdicts[_verdict(flips)], evidence)
+    return say(f"Tasks: {task.task}: ", Name(name), verdicts[_find_verdict(flips)], evidence)
 
 
-def _points(share: float) -> str:
+def _format_points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def _verdict(flips: TaskFlips | None) -> str:
+def _find_verdict(flips: TaskFlips | None) -> str:
     """Return `fewer` or `more`. The result is empty if the difference is not significant."""
     if flips is None or flips.p_value >= SIGNIFICANT:
         return ""
     return "fewer" if flips.lost > flips.gained else "more"
 
 
-def _rows(summary: StudySummary) -> list[TaskRow]:
+def _list_task_rows(summary: StudySummary) -> list[TaskRow]:
     return [(row, task) for row in summary.quality for task in row.tasks]
 
 
-def _task_blocks(summary: StudySummary) -> Iterator[Block]:
-    results = _rows(summary)
+def _iter_task_blocks(summary: StudySummary) -> Iterator[Block]:
+    results = _list_task_rows(summary)
     failures = []
     for row in summary.quality:
         for failure in row.task_failures:
@@ -121,15 +121,15 @@ def _task_blocks(summary: StudySummary) -> Iterator[Block]:
     if results or failures:
         yield Heading(say("Tasks"))
     if results:
-        yield small_print(_meaning([task for _, task in results]))
-        yield _task_table(results)
+        yield small_print(_describe_columns([task for _, task in results]))
+        yield _build_task_table(results)
     if failures:
         yield paragraph("Without a result:")
         yield from bullets(failures)
-    yield from _needles(summary)
+    yield from _iter_needle_blocks(summary)
 
 
-def _meaning(tasks: list[TaskEstimate]) -> str:
+def _describe_columns(tasks: list[TaskEstimate]) -> str:
     """Return how to read the columns of the table of tasks."""
     text = "± is one standard error"
     if any(task.flips is None and task.difference is not None for task in tasks):
@@ -143,21 +143,21 @@ def _meaning(tasks: list[TaskEstimate]) -> str:
     return f"{text}."
 
 
-def _task_table(results: list[TaskRow]) -> Block:
-    return table(
+def _build_task_table(results: list[TaskRow]) -> Block:
+    return build_table(
         results,
-        words_column("Config", lambda row: Name(row[0].name)),
-        words_column("Task", lambda row: Name(row[1].task)),
-        words_column("Metric", lambda row: row[1].metric),
-        number_column(
-            "Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)
+        make_words_column("Config", lambda row: Name(row[0].name)),
+        make_words_column("Task", lambda row: Name(row[1].task)),
+        make_words_column("Metric", lambda row: row[1].metric),
+        make_number_column(
+            "Value", Unit.NONE, lambda row: _format_with_error(row[1].value, row[1].standard_error)
         ),
-        number_column("To the baseline", Unit.NONE, lambda row: _difference(row[1])),
-        number_column("Lost", Unit.COUNT, lambda row: getattr(row[1].flips, "lost", None)),
-        number_column("Gained", Unit.COUNT, lambda row: getattr(row[1].flips, "gained", None)),
-        words_column("p", _format_p_value),
-        number_column("Cut", Unit.SHARE, lambda row: row[1].cut_share),
-        number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
+        make_number_column("To the baseline", Unit.NONE, lambda row: _format_difference(row[1])),
+        make_number_column("Lost", Unit.COUNT, lambda row: getattr(row[1].flips, "lost", None)),
+        make_number_column("Gained", Unit.COUNT, lambda row: getattr(row[1].flips, "gained", None)),
+        make_words_column("p", _format_p_value),
+        make_number_column("Cut", Unit.SHARE, lambda row: row[1].cut_share),
+        make_number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
         drop_empty=True,
     )
 
@@ -167,23 +167,23 @@ def _format_p_value(row: TaskRow) -> str | None:
     return f"{flips.p_value:.2g}" if flips else None
 
 
-def _difference(task: TaskEstimate) -> Quantity | Phrase | None:
+def _format_difference(task: TaskEstimate) -> Quantity | Phrase | None:
     if task.flips is None:
-        return _with_error(task.difference, task.difference_error, "+")
-    difference = quantity(task.flips.difference, Unit.NONE)
+        return _format_with_error(task.difference, task.difference_error, "+")
+    difference = make_quantity(task.flips.difference, Unit.NONE)
     return replace(difference, is_signed=True) if difference else None
 
 
-def _with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
+def _format_with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
     if value is None:
         return None
     result = Quantity(value, decimals=TASK_DECIMALS, is_signed=bool(sign))
     if error is None:
-        return plus_minus(result, None)
-    return plus_minus(result, Quantity(error, decimals=TASK_DECIMALS))
+        return format_plus_minus(result, None)
+    return format_plus_minus(result, Quantity(error, decimals=TASK_DECIMALS))
 
 
-def _needles(summary: StudySummary) -> Iterator[Block]:
+def _iter_needle_blocks(summary: StudySummary) -> Iterator[Block]:
     """Yield a table with a row for each config and length, and a column for each depth."""
     cells: dict[tuple[str, int], dict[int, NeedleDepth]] = {}
     for row in summary.quality:
@@ -193,23 +193,23 @@ def _needles(summary: StudySummary) -> Iterator[Block]:
         return
 
     def make_column(depth: int) -> ColumnOf[tuple[tuple[str, int], dict[int, NeedleDepth]]]:
-        return words_column(f"{depth} %", lambda row: _found(row[1].get(depth)))
+        return make_words_column(f"{depth} %", lambda row: _format_needles(row[1].get(depth)))
 
     depths = {cell.depth for row in summary.quality for cell in row.needles}
     yield Heading(say("Needles that were found, by how deep they lie in the text"))
-    yield table(
+    yield build_table(
         cells.items(),
-        words_column("Config", lambda row: Name(row[0][0])),
-        number_column("Tokens", Unit.COUNT, lambda row: row[0][1]),
+        make_words_column("Config", lambda row: Name(row[0][0])),
+        make_number_column("Tokens", Unit.COUNT, lambda row: row[0][1]),
         *map(make_column, sorted(depths)),
     )
 
 
-def _found(cell: NeedleDepth | None) -> str | None:
+def _format_needles(cell: NeedleDepth | None) -> str | None:
     return None if cell is None else f"{cell.found} of {cell.asked}"
 
 
-def _position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+def _iter_position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     """Yield the divergence at each stretch of a window.
 
     It shows whether the loss of a quantized cache adds up along a text.
@@ -217,21 +217,23 @@ def _position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     rows = [row for row in summary.quality if row.by_position]
     if not rows:
         return
-    config: ColumnOf[ConfigQuality] = words_column("Config", lambda row: Name(labels[row.config]))
+    config: ColumnOf[ConfigQuality] = make_words_column(
+        "Config", lambda row: Name(labels[row.config])
+    )
     columns = [config]
     for index, part in enumerate(rows[0].by_position):
         title = f"{part.first:,} to {part.last:,}"
-        stretch = partial(_stretch, index)
-        columns.append(number_column(title, "nats", stretch, intervals_from=0))
+        stretch = partial(_find_divergence, index)
+        columns.append(make_number_column(title, "nats", stretch, intervals_from=0))
     yield Heading(say("Divergence by position"))
-    yield table(rows, *columns)
+    yield build_table(rows, *columns)
     yield small_print(POSITIONS)
 
 
-def _stretch(index: int, row: ConfigQuality) -> Quantity | None:
+def _find_divergence(index: int, row: ConfigQuality) -> Quantity | None:
     if index >= len(row.by_position):
         return None
-    return quantity(row.by_position[index].divergence, "nats")
+    return make_quantity(row.by_position[index].divergence, "nats")
 
 
 STATES = {
@@ -263,11 +265,11 @@ SHOWN_FROM = {
 }
 
 
-def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
+def iter_quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     """Yield the sentences about quality for the answer: losses, failures and results."""
     labels = Labels.of(summary, MAX_NAME)
     if summary.quality:
-        yield from quality_rounding_sentences(summary.rounded_before)
+        yield from iter_rounding_sentences(summary.rounded_before)
     for row in summary.quality:
         if row.flagged:
             yield say("Quality: ", Name(labels[row.config]), f" is flagged: {row.reason}.")
@@ -293,13 +295,13 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
             fine.append(row.config)
     if fine:
         verb = "is" if len(fine) == 1 else "are"
-        limits = f" {verb} within the limits ({_limits(summary)})."
+        limits = f" {verb} within the limits ({_format_limits(summary)})."
         yield say("Quality: ", labels.format_configs(fine), limits)
-    yield from undecided_quality_sentences(summary)
-    yield from _task_sentences(summary, labels)
+    yield from iter_undecided_quality(summary)
+    yield from _iter_task_sentences(summary, labels)
 
 
-def undecided_quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
+def iter_undecided_quality(summary: StudySummary) -> Iterator[Phrase]:
     """Yield the variants that may be within the limits or beyond them, with the reason."""
     labels = Labels.of(summary, MAX_NAME)
     for row in summary.quality:
@@ -307,20 +309,20 @@ def undecided_quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
             yield say("Quality: ", Name(labels[row.config]), f": {row.reason}.")
 
 
-def quality_section(summary: StudySummary) -> Section | None:
+def build_quality_section(summary: StudySummary) -> Section | None:
     """Return all results of quality, or None if the study does not measure it."""
     if summary.study.quality is None:
         return None
     blocks = [
-        *_figures(summary),
-        *_position_blocks(summary, Labels.of(summary, MAX_NAME)),
-        *_task_blocks(summary),
-        *_refused(summary),
+        *_iter_figures(summary),
+        *_iter_position_blocks(summary, Labels.of(summary, MAX_NAME)),
+        *_iter_task_blocks(summary),
+        *_iter_refusals(summary),
     ]
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
 
-def quality_rounding_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
+def iter_rounding_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
     """Yield the models whose unquantized weights had been rounded before.
 
     Their loss is measured against the rounded weights.
@@ -335,24 +337,24 @@ def quality_rounding_sentences(rounded_before: Mapping[str, str]) -> Iterator[Ph
         )
 
 
-def _limits(summary: StudySummary) -> str:
+def _format_limits(summary: StudySummary) -> str:
     limits = summary.study.quality
     assert limits is not None  # there is a section
-    rise = percent(limits.max_perplexity_rise)
+    rise = format_percent(limits.max_perplexity_rise)
     return f"mean KL divergence {limits.max_divergence:g} nats, perplexity +{rise}"
 
 
-def _figures(summary: StudySummary) -> Iterator[Block]:
-    yield _basis(summary)
+def _iter_figures(summary: StudySummary) -> Iterator[Block]:
+    yield _build_basis(summary)
     if summary.quality:
         labels = Labels.of(summary, MAX_NAME)
-        yield _table(summary, labels)
+        yield _build_table(summary, labels)
         if labels.shared:
             yield small_print(labels.shared)
-        yield Details("What the figures of quality mean", bullets(_definitions(summary)))
+        yield Details("What the figures of quality mean", bullets(_iter_definitions(summary)))
 
 
-def _basis(summary: StudySummary) -> Block:
+def _build_basis(summary: StudySummary) -> Block:
     measured = [row for row in summary.quality if row.outcome is Outcome.OK]
     if not measured:
         return paragraph("No config has a result.")
@@ -369,24 +371,24 @@ def _basis(summary: StudySummary) -> Block:
     )
 
 
-def _table(summary: StudySummary, labels: Labels) -> Table:
+def _build_table(summary: StudySummary, labels: Labels) -> Table:
     """Return a row per config, without the columns that were never measured."""
-    return table(
+    return build_table(
         summary.quality,
-        words_column("Config", lambda row: Name(labels[row.config])),
-        *map(partial(_quality_column, summary), KEYS),
-        words_column("Answers", _equal, shown_from=WIDER),
-        words_column("", _mark),
+        make_words_column("Config", lambda row: Name(labels[row.config])),
+        *map(partial(_make_quality_column, summary), KEYS),
+        make_words_column("Answers", _format_equal_answers, shown_from=WIDER),
+        make_words_column("", _format_state),
         mark=lambda row: mark_if(row.flagged, Mark.ALARM),
         drop_empty=True,
     )
 
 
-def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
+def _make_quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
     definition = summary.quality_definitions[key]
 
     def get_value(row: ConfigQuality) -> Quantity | None:
-        value = estimated(row.estimates.get(key), definition)
+        value = to_quantity(row.estimates.get(key), definition)
         if value is None:
             return None
         # The interval of a perplexity comes from the text, which all configs share. Their
@@ -398,16 +400,16 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
         digits = 1 if is_exact else None
         return replace(value, is_signed=key == "perplexity_rise", digits=digits)
 
-    return number_column(
+    return make_number_column(
         definition.label,
-        quantity_unit(definition),
+        find_unit(definition),
         get_value,
         shown_from=SHOWN_FROM.get(key, 0),
         intervals_from=WIDEST,
     )
 
 
-def _mark(row: ConfigQuality) -> str:
+def _format_state(row: ConfigQuality) -> str:
     if row.outcome is not Outcome.OK:
         return row.outcome.value
     if row.baseline == row.config and not row.flagged:
@@ -415,20 +417,20 @@ def _mark(row: ConfigQuality) -> str:
     return STATES[row.state] if row.state else ""
 
 
-def _equal(row: ConfigQuality) -> str | None:
+def _format_equal_answers(row: ConfigQuality) -> str | None:
     if row.equal_answers is None:
         return None
     loops = f", {row.looping_answers} in a loop" if row.looping_answers else ""
     return f"{row.equal_answers} of {row.answers}{loops}"
 
 
-def _definitions(summary: StudySummary) -> Iterator[Phrase]:
+def _iter_definitions(summary: StudySummary) -> Iterator[Phrase]:
     for definition in summary.quality_definitions.values():
         yield say(strong(definition.label), f": {definition.definition}")
     yield say(
         strong("flagged"),
         ": a log-probability is not a finite number, or the whole interval is beyond a limit of "
-        f"the study ({_limits(summary)}). ",
+        f"the study ({_format_limits(summary)}). ",
         strong("Within"),
         ": both whole intervals are within the limits. ",
         strong("Undecided"),
@@ -443,8 +445,8 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
         )
 
 
-def _refused(summary: StudySummary) -> Iterator[Block]:
-    for reason, refusals in grouped(
+def _iter_refusals(summary: StudySummary) -> Iterator[Block]:
+    for reason, refusals in group_by(
         summary.quality_refusals, lambda refusal: refusal.reason
     ).items():
         names = format_names(refusal.config.name for refusal in refusals)

@@ -17,25 +17,25 @@ from bitbench.reports.document.model import (
     Table,
 )
 from bitbench.reports.document.numbers import (
-    estimated,
-    mean_quantity,
-    percent,
-    quantity_unit,
-    starts_and_trials,
+    find_unit,
+    format_percent,
+    format_starts_and_trials,
+    make_mean_quantity,
+    to_quantity,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     Words,
-    joined,
+    build_table,
+    format_count,
+    join_phrases,
+    make_number_column,
+    make_ratio_column,
+    make_words_column,
     mark_if,
-    number_column,
     paragraph,
-    plural,
-    ratio_column,
     say,
-    table,
-    words_column,
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
@@ -49,16 +49,16 @@ from bitbench.study.workload import (
     ShapePart,
     Trace,
     Workload,
-    workload_length_text,
+    format_length,
 )
 from bitbench.util.units import UNKNOWN, show_seconds
 
 
-def workload_shape(workload: Workload) -> Phrase:
+def describe_workload(workload: Workload) -> Phrase:
     """Return `Concurrency 8, input 256 tokens, output 128 tokens, 8 requests per trial.`"""
     is_trace = isinstance(workload.arrival, Trace)
-    input_length = workload_length_text(workload.input_tokens)
-    output_length = workload_length_text(workload.output_tokens)
+    input_length = format_length(workload.input_tokens)
+    output_length = format_length(workload.output_tokens)
     if is_trace or workload.text is not None:
         input_length = f"up to {input_length}"
     if is_trace:
@@ -74,18 +74,18 @@ def workload_shape(workload: Workload) -> Phrase:
     ]
     if not workload.open_loop:
         parts.insert(0, f"concurrency {format_value('concurrency', f'{workload.concurrency:,}')}")
-    parts += _prompts(workload)
+    parts += _list_prompt_parts(workload)
     if "arrival" in workload.unknown:
         parts.append(f"arrival {UNKNOWN}")
     else:
-        parts.append(_arrival(workload.arrival, unit))
-    parts.append(f"{_amount(workload)} per trial")
+        parts.append(_describe_arrival(workload.arrival, unit))
+    parts.append(f"{_format_amount(workload)} per trial")
     first = parts[0]
     assert isinstance(first, str)  # concurrency, or tokens
-    return say(joined([first.capitalize(), *parts[1:]], ", "), ".")
+    return say(join_phrases([first.capitalize(), *parts[1:]], ", "), ".")
 
 
-def _arrival(arrival: AnyArrival, what: str) -> Words:
+def _describe_arrival(arrival: AnyArrival, what: str) -> Words:
     match arrival:
         case Constant():
             return f"one {what} each {show_seconds(1 / arrival.rate)}"
@@ -98,14 +98,14 @@ def _arrival(arrival: AnyArrival, what: str) -> Words:
             return "all at once" if arrival.kind is Arrival.BATCH else "closed loop"
 
 
-def _amount(workload: Workload) -> str:
+def _format_amount(workload: Workload) -> str:
     if "requests" in workload.unknown:
         return f"{UNKNOWN} requests"
     count = workload.request_count
-    return show_seconds(workload.duration) if count is None else plural(count, "request")
+    return show_seconds(workload.duration) if count is None else format_count(count, "request")
 
 
-def _prompts(workload: Workload) -> list[Words]:
+def _list_prompt_parts(workload: Workload) -> list[Words]:
     parts: list[Words] = []
     if workload.text is not None:
         parts.append(say("texts from ", Name(workload.text.file)))
@@ -114,7 +114,7 @@ def _prompts(workload: Workload) -> list[Words]:
     prefix = workload.shared_prefix
     if prefix is not None:
         length = f"one prefix of {prefix.tokens:,} tokens"
-        parts.append(f"{percent(prefix.share)} of the prompts with {length}")
+        parts.append(f"{format_percent(prefix.share)} of the prompts with {length}")
     talk = workload.conversation
     if talk is not None:
         pause = f" with {show_seconds(talk.think)} of thinking between them" if talk.think else ""
@@ -136,12 +136,12 @@ OCCASIONAL_METRICS = (
 WIDE = 110  # columns of a terminal from which all main metrics fit next to a config's name
 
 
-def workload_section(summary: StudySummary, ranking: Ranking) -> Section:
+def build_workload_section(summary: StudySummary, ranking: Ranking) -> Section:
     """Return the shape of a workload, its main metrics, and further metrics folded away."""
-    points = ranked.ranked_points(summary, ranking)
+    points = ranked.list_ranked_points(summary, ranking)
     labels = Labels.of(summary, MAX_NAME)
-    shape = workload_shape(summary.study.workload(ranking.workload))
-    main = _main_table(summary, ranking, points, labels)
+    shape = describe_workload(summary.study.workload(ranking.workload))
+    main = _build_main_table(summary, ranking, points, labels)
     blocks: list[Block] = [Paragraph(shape)]
     if main.rows:
         blocks.append(main)
@@ -151,15 +151,15 @@ def workload_section(summary: StudySummary, ranking: Ranking) -> Section:
     if with_result:
         measured = {metric for point in points for metric in point.metrics}
         occasional = [metric for metric in OCCASIONAL_METRICS if metric in measured]
-        metrics = (*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary))
-        further = table(
+        metrics = (*occasional, *MORE_METRICS, *ranked.list_device_metrics(summary))
+        further = build_table(
             with_result,
-            words_column("Config", lambda point: Name(labels[point.point.config])),
-            *map(partial(ranked.ranked_metric_column, summary), dict.fromkeys(metrics)),
+            make_words_column("Config", lambda point: Name(labels[point.point.config])),
+            *map(partial(ranked.make_metric_column, summary), dict.fromkeys(metrics)),
         )
         about = paragraph("Further metrics, in the same order:")
         blocks.append(Details(f"More on workload {ranking.workload}", (about, further)))
-    title = ranked.ranked_section_title(say("Workload ", Name(ranking.workload)), summary)
+    title = ranked.format_section_title(say("Workload ", Name(ranking.workload)), summary)
     return Section(title, tuple(blocks), in_terminal=True)
 
 
@@ -180,16 +180,16 @@ class _Row:
         return self.point.metrics.get(name) if self.point else None
 
 
-def _rows(
+def _iter_rows(
     summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
 ) -> Iterator[_Row]:
     """Yield the points, best first, then the refusals of configs that other workloads tried."""
     for point in points:
         config = point.point.config
-        words = ranked.ranked_point_outcomes(point) or "not run"
+        words = ranked.format_outcomes(point) or "not run"
         if ranked.has_ranked_result(summary, point):
-            words = starts_and_trials(point.metrics[summary.primary_metric])
-        yield _Row(config, words, point, ranked.ranked_entry(ranking, config))
+            words = format_starts_and_trials(point.metrics[summary.primary_metric])
+        yield _Row(config, words, point, ranked.find_ranked_entry(ranking, config))
     # A config that no workload tried is listed once, after the tables.
     tried = {point.point.config for point in summary.points}
     for refusal in summary.refusals:
@@ -201,34 +201,36 @@ def _rows(
             yield _Row(refusal.point.config, "refused")
 
 
-def _main_table(
+def _build_main_table(
     summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary], labels: Labels
 ) -> Table:
     """Return a row per config with its rank, its ratio, the main metrics and the memory."""
-    memory = ranked.ranked_memory_metric(summary)
+    memory = ranked.find_memory_metric(summary)
     memory_definition = summary.definitions[memory]
 
     def make_column(metric: str) -> ColumnOf[_Row]:
         definition = summary.definitions[metric]
         shown_from = 0 if metric == ranking.metric else WIDE
-        return number_column(
+        return make_number_column(
             definition.label,
-            quantity_unit(definition),
-            lambda row: estimated(row.metric(metric), definition),
+            find_unit(definition),
+            lambda row: to_quantity(row.metric(metric), definition),
             shown_from=shown_from,
         )
 
-    return table(
-        _rows(summary, ranking, points),
-        words_column("Config", lambda row: Name(labels[row.config])),
-        words_column("Rank", lambda row: ranked.rank_text(row.entry)),
-        ratio_column("vs. baseline", lambda row: ranked.ranked_versus_baseline(ranking, row.entry)),
-        *map(make_column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
-        number_column(
-            memory_definition.label,
-            quantity_unit(memory_definition),
-            lambda row: mean_quantity(row.metric(memory), memory_definition),
+    return build_table(
+        _iter_rows(summary, ranking, points),
+        make_words_column("Config", lambda row: Name(labels[row.config])),
+        make_words_column("Rank", lambda row: ranked.format_rank(row.entry)),
+        make_ratio_column(
+            "vs. baseline", lambda row: ranked.format_versus_baseline(ranking, row.entry)
         ),
-        words_column("Starts / trials", lambda row: row.words),
+        *map(make_column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
+        make_number_column(
+            memory_definition.label,
+            find_unit(memory_definition),
+            lambda row: make_mean_quantity(row.metric(memory), memory_definition),
+        ),
+        make_words_column("Starts / trials", lambda row: row.words),
         mark=lambda row: mark_if(row.is_best, Mark.BEST),
     )

@@ -21,7 +21,7 @@ from bitbench.util.http.response import (
     PLAIN_BYTES,
     Fault,
     ResponseReader,
-    new_response_parts,
+    make_response_parts,
 )
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
@@ -44,7 +44,7 @@ class Address(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-def connection_address(url: str) -> Address:
+def parse_address(url: str) -> Address:
     """Return the address of http://host:port or https://host:port, or raise ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
@@ -57,7 +57,7 @@ def connection_address(url: str) -> Address:
 REDIRECTS = frozenset((301, 302, 303, 307, 308))
 
 
-def redirection(headers: Mapping[str, str], key: str) -> str:
+def describe_redirect(headers: Mapping[str, str], key: str) -> str:
     """Return the target of a redirect and the remedy, as the end of a sentence about the server."""
     target = "without saying where"
     if location := quote(headers.get("location", ""), key):
@@ -67,17 +67,17 @@ def redirection(headers: Mapping[str, str], key: str) -> str:
     )
 
 
-def error_in_answer(body: bytes, key: str) -> str:
+def describe_error(body: bytes, key: str) -> str:
     """Return the message of an error body, in the server's words."""
     message = None
     if len(body) <= EVENT_BYTES:
-        message = json_object(body)
-    if message and (sentence := error_sentence(message, key)):
+        message = parse_json_object(body)
+    if message and (sentence := find_error_message(message, key)):
         return sentence
     return quote(body, key) or "no explanation"
 
 
-def error_sentence(message: Mapping[str, Any], key: str) -> str | None:
+def find_error_message(message: Mapping[str, Any], key: str) -> str | None:
     """Return the message of an error in any of the forms in use, or None.
 
     These are `{"error": {"message": …}}`, `{"error": …}`, `{"message": …}` and `{"detail": …}`.
@@ -90,7 +90,7 @@ def error_sentence(message: Mapping[str, Any], key: str) -> str | None:
     return quote(str(error), key)
 
 
-def json_object(data: bytes) -> dict[str, Any] | None:
+def parse_json_object(data: bytes) -> dict[str, Any] | None:
     """Parse a JSON object. Return None for anything else."""
     try:
         message = json.loads(data)
@@ -124,7 +124,7 @@ class PlainConnection:
     """A connection that opens on first use, and again after the server has closed it."""
 
     def __init__(self, url: str, *, limit_s: float, limit_bytes: int) -> None:
-        self._address = connection_address(url)
+        self._address = parse_address(url)
         self._limit_s = limit_s
         self._limit_bytes = limit_bytes
         self._socket: socket.socket | None = None
@@ -151,8 +151,8 @@ class PlainConnection:
         until = monotonic() + self._limit_s
         try:
             connected = self._connected(until)
-            connected.settimeout(_left(until))
-            connected.sendall(_request(method, path, self._address, headers, body))
+            connected.settimeout(_compute_time_left(until))
+            connected.sendall(_format_request(method, path, self._address, headers, body))
             response = self._read(connected, until)
         except BaseException:
             self.close()
@@ -165,7 +165,7 @@ class PlainConnection:
     def _connected(self, until: float) -> socket.socket:
         if self._socket is None:
             host, port, tls = self._address
-            self._socket = socket.create_connection((host, port), timeout=_left(until))
+            self._socket = socket.create_connection((host, port), timeout=_compute_time_left(until))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls:
                 self._socket = ssl.create_default_context().wrap_socket(
@@ -174,10 +174,10 @@ class PlainConnection:
         return self._socket
 
     def _read(self, connected: socket.socket, until: float) -> ResponseReader:
-        response = ResponseReader(new_response_parts(self._limit_bytes))
+        response = ResponseReader(make_response_parts(self._limit_bytes))
         ended = False
         while not ended:
-            connected.settimeout(_left(until))
+            connected.settimeout(_compute_time_left(until))
             data = connected.recv(_READ_BYTES)
             if not data:
                 response.close()
@@ -192,14 +192,16 @@ class PlainConnection:
         return response
 
 
-def _left(until: float) -> float:
+def _compute_time_left(until: float) -> float:
     left_s = until - monotonic()
     if left_s <= 0:
         raise TimeoutError
     return left_s
 
 
-def _request(method: str, path: str, to: Address, headers: Mapping[str, str], body: bytes) -> bytes:
+def _format_request(
+    method: str, path: str, to: Address, headers: Mapping[str, str], body: bytes
+) -> bytes:
     lines = {
         "Host": to.header,
         "Accept": "application/json",
@@ -253,7 +255,7 @@ def read_samples(text: str) -> Samples:
             samples.kinds[kind[1]] = kind[2]
             continue
         sample = _SAMPLE.fullmatch(line.rstrip())
-        if sample is not None and (value := _number(sample[2])) is not None:
+        if sample is not None and (value := _parse_number(sample[2])) is not None:
             _add_sample(samples, sample[1], value)
     return samples
 
@@ -268,7 +270,7 @@ def _add_sample(samples: Samples, name: str, value: float) -> None:
         samples.values[name] = earlier + value
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

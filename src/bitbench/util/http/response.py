@@ -38,12 +38,12 @@ EVENT_BYTES = 1_000_000
 TRIAL_BYTES = 2 * 2**30
 
 
-def answer_limit_bytes(output_tokens: int, request_bytes: int) -> int:
+def compute_answer_limit(output_tokens: int, request_bytes: int) -> int:
     """Return the largest accepted size of a streamed answer's body."""
     return _STREAM_BYTES + _BYTES_PER_TOKEN * output_tokens + _REQUEST_REPEATED * request_bytes
 
 
-def new_response_parts(limit_bytes: int) -> "Parts":
+def make_response_parts(limit_bytes: int) -> "Parts":
     """Return empty parts of a body of at most this size. The caller checks the limit."""
     # Imported here, because reports are also read on machines without the native part.
     from bitbench._native import Parts
@@ -96,7 +96,7 @@ class ResponseReader:
 
     def __init__(self, parts: "Parts | None" = None) -> None:
         if parts is None:
-            parts = new_response_parts(PLAIN_BYTES)
+            parts = make_response_parts(PLAIN_BYTES)
         # A caller that reads a whole chunk while `between_chunks` may add it to the parts itself.
         self.parts = parts
         self.between_chunks = False
@@ -144,7 +144,7 @@ class ResponseReader:
         self._last_byte = now
         content: list[bytes] = []
         try:
-            self._consume(data, content)
+            self._consume_bytes(data, content)
         except Malformed as problem:
             self.malformed = problem.fault
             self._give_up()
@@ -171,7 +171,7 @@ class ResponseReader:
         self.persistent = False
         self._state = _GIVEN_UP
 
-    def _consume(self, data: bytes, content: list[bytes]) -> None:
+    def _consume_bytes(self, data: bytes, content: list[bytes]) -> None:
         if self._pending:
             data = self._pending + data
             self._pending = b""
@@ -179,7 +179,7 @@ class ResponseReader:
         length = len(data)
         while position < length:
             if self._state == _DATA:
-                position += self._take(data, position, content)
+                position += self._take_body(data, position, content)
                 continue
             if self._state in (_COMPLETE, _GIVEN_UP):
                 # Unexpected bytes: the two sides disagree about the position in the stream.
@@ -199,7 +199,7 @@ class ResponseReader:
             self._read_lines(data[position:end])
             position = end + len(delimiter)
 
-    def _take(self, data: bytes, position: int, content: list[bytes]) -> int:
+    def _take_body(self, data: bytes, position: int, content: list[bytes]) -> int:
         """Add bytes of the body to `content` and return their number."""
         if self._left is None:
             content.append(data[position:])

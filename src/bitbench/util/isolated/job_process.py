@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitbench.util.child_processes import isolated_command, tool_child_variables
+from bitbench.util.child_processes import collect_tool_variables, make_isolated_command
 from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_worker import Json
 
@@ -44,11 +44,11 @@ def run_job(
     even after `kill -9`, because it asks the kernel for that.
     """
     if env is None:
-        env = tool_child_variables(_OFFLINE)
+        env = collect_tool_variables(_OFFLINE)
     job_file = SafeFolder(folder).write("job.json", json.dumps({**job, "parent": os.getpid()}))
     with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         worker = subprocess.Popen(
-            isolated_command(python, script, job_file),
+            make_isolated_command(python, script, job_file),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -84,17 +84,17 @@ def run_short_job(
         try:
             yield from run_job(script, python, job, folder=folder, log_file=log_file, env=env)
         except WorkerFailed as failure:
-            cause = failure.cause or _last_words(log_file, failure.exit_code)
+            cause = failure.cause or _describe_end(log_file, failure.exit_code)
             raise WorkerFailed(cause, failure.exit_code) from None
 
 
-def last_job_event(events: Iterator[Json]) -> Json:
+def get_last_event(events: Iterator[Json]) -> Json:
     """Return the last event of a job, and ignore the others."""
     *_, last = events
     return last
 
 
-def _last_words(log_file: Path, exit_code: int) -> str:
+def _describe_end(log_file: Path, exit_code: int) -> str:
     """Return how a worker ended, with the last lines of its log."""
     cause = f"it ended with {exit_code}"
     if exit_code < 0:

@@ -45,7 +45,7 @@ def run_as_job_worker(job_file: str, work: Callable[[Json, Reports], Json]) -> i
         reports.send("done", **work(job, reports))
     except Exception as error:
         traceback.print_exc()
-        reports.send("failed", cause=_job_worker_cause(error))
+        reports.send("failed", cause=_describe_cause(error))
         return 1
     return 0
 
@@ -65,7 +65,7 @@ def job_worker_peak_bytes() -> int | None:
     return None
 
 
-def _job_worker_cause(error: Exception) -> str:
+def _describe_cause(error: Exception) -> str:
     """Return the first line of an error, after the name of its type unless it is a JobError."""
     if isinstance(error, JobError):
         return str(error)

@@ -5,11 +5,11 @@ import re
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    imported_facts,
-    imported_tables,
-    imported_versions,
-    imported_workload,
-    plausible_imported_number,
+    check_number,
+    find_engine_facts,
+    find_versions,
+    iter_tables,
+    make_imported_workload,
 )
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.study import EngineSetup
@@ -20,7 +20,7 @@ _UNCERTAINTY = re.compile(r"± [\d.,]+|\[[^]]*\]")
 _BACKEND = re.compile(r"^(.*\S)\s*\((.+)\)$")  # `vLLM (Marlin)`
 
 
-def matches(text: str) -> bool:
+def is_recognized(text: str) -> bool:
     """Return True if the text has this form."""
     return "**Backend**" in text
 
@@ -28,15 +28,15 @@ def matches(text: str) -> bool:
 def read(text: str) -> Reading:
     """Return one run per backend."""
     rows = {}
-    for _, table in imported_tables(text):
+    for _, table in iter_tables(text):
         for cells in table:
             if "**" in cells[0]:
                 rows[cells[0].strip("* ")] = cells[1:]
-    versions, device = imported_versions(text.split("\n"))
+    versions, device = find_versions(text.split("\n"))
     reading = Reading()
     if device:
         reading.host = {"accelerators": [{"name": device}]}
-    shape = imported_workload(concurrency=None, input_tokens=None, output_tokens=None)
+    shape = make_imported_workload(concurrency=None, input_tokens=None, output_tokens=None)
     for column, backend in enumerate(rows["Backend"]):
         engine = backend
         kernels: tuple[str, ...] = ()
@@ -46,21 +46,21 @@ def read(text: str) -> Reading:
         metrics = {}
         for title, metric in _FIELDS.items():
             if title in rows:
-                metrics[metric] = _seconds(rows[title][column])
+                metrics[metric] = _parse_cell(rows[title][column])
         run = ImportedRun(
             rows["Model"][column],
             EngineSetup(name=backend, engine=engine),
             shape,
             TrialMetrics(**metrics),
-            facts=imported_facts(versions, engine, kernels),
+            facts=find_engine_facts(versions, engine, kernels),
         )
         reading.runs.append(run)
     reading.notes.append("The file does not give token counts or concurrency.")
     return reading
 
 
-def _seconds(cell: str) -> float | None:
+def _parse_cell(cell: str) -> float | None:
     """Parse `12.3ms`, or `12.3 ± 0.4 [11.9, 12.8] ms` as bitbench writes it. None if unknown."""
     if cell == UNKNOWN:
         return None
-    return plausible_imported_number(parse_seconds(_UNCERTAINTY.sub("", cell).replace(" ", "")))
+    return check_number(parse_seconds(_UNCERTAINTY.sub("", cell).replace(" ", "")))

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    imported_facts,
-    imported_figure,
-    imported_tables,
-    imported_versions,
-    imported_workload,
+    find_engine_facts,
+    find_versions,
+    iter_tables,
+    make_imported_workload,
+    parse_metric,
 )
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.study import Argument, EngineSetup
@@ -40,7 +40,7 @@ class _Text:
     throughput: tuple[int | None, int | None]  # tokens in and out of the throughput script
 
 
-def matches(text: str) -> bool:
+def is_recognized(text: str) -> bool:
     """Return True if the text has this form."""
     return "+====" in text
 
@@ -48,26 +48,26 @@ def matches(text: str) -> bool:
 def read(text: str) -> Reading:
     """Return one run per row of the tables."""
     lines = text.split("\n")
-    versions, device = imported_versions(lines)
-    around = _around(text, lines)
+    versions, device = find_versions(lines)
+    around = _read_surroundings(text, lines)
     reading = Reading()
     if device:
         reading.host = {"accelerators": [{"name": device}]}
     title = ""
     engine = ""
-    for before, cells in imported_tables(text):
+    for before, cells in iter_tables(text):
         for match in filter(None, map(_TITLE.match, before)):
             title = match[1]
             engine = _ENGINES.get(match[2].lower(), match[2])
-        rows, repeated = _without_repeats(_rows(cells))
+        rows, repeated = _split_repeats(_list_rows(cells))
         if repeated:
             lengths = dict.fromkeys(row.get("Input Length", "?") for row in repeated)
             reading.notes.append(
                 f"{title}: {len(repeated)} rows (input length {', '.join(lengths)}) are printed "
                 "twice; they are kept once."
             )
-        facts = imported_facts(versions, engine)
-        reading.runs += [_run(row, engine, around, facts) for row in rows]
+        facts = find_engine_facts(versions, engine)
+        reading.runs += [_make_run(row, engine, around, facts) for row in rows]
     reading.notes.append("One run per point: its spread is unknown.")
     if any(run.metrics.request_throughput for run in reading.runs):
         reading.notes.append(
@@ -76,7 +76,7 @@ def read(text: str) -> Reading:
     return reading
 
 
-def _rows(cells: list[list[str]]) -> list[Row]:
+def _list_rows(cells: list[list[str]]) -> list[Row]:
     """Return the cells of each row by title. An empty cell continues the cell above it."""
     titles, *lines = cells
     rows: list[Row] = []
@@ -90,34 +90,36 @@ def _rows(cells: list[list[str]]) -> list[Row]:
     return rows
 
 
-def _without_repeats(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+def _split_repeats(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     """Return each row once, and the rows that are printed more than once."""
     counts = Counter(tuple(row.items()) for row in rows)
     return list(map(dict, counts)), [dict(row) for row, count in counts.items() if count > 1]
 
 
-def _run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> ImportedRun:
+def _make_run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> ImportedRun:
     """Return the run of a row, which is from a table of speed or of the throughput script."""
-    setup = _setup(row, engine, around)
+    setup = _make_setup(row, engine, around)
     tokens_in = int(row.get("Input Length") or 0) or None
     tokens_out = around.output_tokens
     prompts = int(row.get("# Prompts") or 1)
-    rate = imported_figure(row.get("QPS", ""))
-    speed = imported_figure(row.get("Speed(tokens/s)", ""))
+    rate = parse_metric(row.get("QPS", ""))
+    speed = parse_metric(row.get("Speed(tokens/s)", ""))
     if "# Prompts" in row:
         setup = EngineSetup(name=f"{engine}, throughput script", engine=engine)
         tokens_in, tokens_out = around.throughput
         speed = rate * tokens_out if rate and tokens_out else None
-    gigabytes = imported_figure(row.get("GPU Memory(GB)", ""))
+    gigabytes = parse_metric(row.get("GPU Memory(GB)", ""))
     peak_bytes = round(gigabytes * _BYTES_PER_GB) if gigabytes else None
     return ImportedRun(
         f"{row['Model']}/{row['Quantization']}",
         setup,
-        imported_workload(concurrency=prompts, input_tokens=tokens_in, output_tokens=tokens_out),
+        make_imported_workload(
+            concurrency=prompts, input_tokens=tokens_in, output_tokens=tokens_out
+        ),
         TrialMetrics(
             output_throughput=speed,
             request_throughput=rate,
-            overall_throughput=imported_figure(row.get("Tokens/s", "")),
+            overall_throughput=parse_metric(row.get("Tokens/s", "")),
         ),
         memory=Memory(device_peak_bytes=peak_bytes),
         facts=facts,
@@ -126,7 +128,7 @@ def _run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> Imported
     )
 
 
-def _setup(row: Row, engine: str, around: _Text) -> EngineSetup:
+def _make_setup(row: Row, engine: str, around: _Text) -> EngineSetup:
     """Return the engine's setup, with the arguments of the row's setting for vLLM."""
     gpus = row.get("GPU Num", "")
     setting = row.get("Setting", "").strip("[]- ")
@@ -141,7 +143,7 @@ def _setup(row: Row, engine: str, around: _Text) -> EngineSetup:
     return EngineSetup(name=", ".join(filter(None, parts)), engine=engine, args=args)
 
 
-def _around(text: str, lines: list[str]) -> _Text:
+def _read_surroundings(text: str, lines: list[str]) -> _Text:
     settings = {match[1]: match[2] for match in map(_SETTING.match, lines) if match}
     output = _OUTPUT_TOKENS.search(text)
     output_tokens = int(output[1]) if output else None

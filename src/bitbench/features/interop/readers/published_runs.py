@@ -15,9 +15,9 @@ from itertools import takewhile
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    imported_figure,
-    imported_name,
-    imported_workload,
+    make_imported_workload,
+    make_valid_name,
+    parse_metric,
 )
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.plan import UNKNOWN_ENGINE
@@ -40,7 +40,7 @@ _FIELDS = {
 SHOWN_REPEATS = 2  # examples in a note
 
 
-def matches(text: str) -> bool:
+def is_recognized(text: str) -> bool:
     """Return True if the text has this form."""
     return any(map(_CONFIGURATION.match, _SECTION.split(text)))
 
@@ -75,32 +75,32 @@ def _read_section(
     for block in _MODEL.split(section)[1:]:
         model = block.partition("\n")[0].strip(" `")
         runs_by_model.append((model, _RUN.findall(block)))
-    ending = _common_ending([model for model, _ in runs_by_model])
+    ending = _find_common_ending([model for model, _ in runs_by_model])
     engine = EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE)
-    shape = imported_workload(
+    shape = make_imported_workload(
         concurrency=concurrency,
         input_tokens=tokens_in,
         output_tokens=tokens_out,
-        name=imported_name(ending, "") or None,
+        name=make_valid_name(ending, "") or None,
     )
     for model, runs in runs_by_model:
         counts = Counter(name for name, _ in runs)
         repeated += [name for name, count in counts.items() if count > 1]
         variant = model.removesuffix(ending)
         for _, lines in runs:
-            run = ImportedRun(variant, engine, shape, _metrics(lines), requests=concurrency)
+            run = ImportedRun(variant, engine, shape, _parse_metrics(lines), requests=concurrency)
             reading.runs.append(run)
 
 
-def _metrics(lines: str) -> TrialMetrics:
+def _parse_metrics(lines: str) -> TrialMetrics:
     values = {}
     for title, value in _FIGURE.findall(lines):
         if title in _FIELDS:
-            values[_FIELDS[title]] = imported_figure(value)
+            values[_FIELDS[title]] = parse_metric(value)
     return TrialMetrics(**values)
 
 
-def _common_ending(names: list[str]) -> str:
+def _find_common_ending(names: list[str]) -> str:
     """Return the last words that all names share, such as `_base`.
 
     It is the ending of w8a8_smooth_ptq_base and original_base. The first word is never part of it.

@@ -4,9 +4,9 @@ from bitbench.features.interop.readers import published_backends, published_grid
 from bitbench.features.interop.readers.reading import ImportFileError, Reading
 
 FORMS = (
-    (published_runs.matches, published_runs.read),
-    (published_backends.matches, published_backends.read),
-    (published_grids.matches, published_grids.read),
+    (published_runs.is_recognized, published_runs.read),
+    (published_backends.is_recognized, published_backends.read),
+    (published_grids.is_recognized, published_grids.read),
 )
 LONGEST_LINE = 10_000  # characters: a table that people read has a few hundred
 

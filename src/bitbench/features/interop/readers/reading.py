@@ -51,7 +51,7 @@ SMALLEST = 1e-18  # of any metric, in any unit
 LARGEST = 1e18
 
 
-def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+def iter_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
     """Yield each Markdown or grid table: the lines before it, and its rows of cells.
 
     The first row has the titles. Lines that only separate rows are left out.
@@ -82,7 +82,7 @@ _DEVICE = re.compile(r"^- Device: (.+)$|^-\s++(NVIDIA .+)$")
 _PACKAGE = re.compile(r"^\s*+-\s++(.+) (\S+)\s*$")
 
 
-def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], str | None]:
+def find_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], str | None]:
     """Return the package versions by engine, from the lists near tables, and the first device."""
     versions: dict[str, dict[str, str]] = {}
     device = None
@@ -99,7 +99,7 @@ def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], 
     return versions, device
 
 
-def imported_facts(
+def find_engine_facts(
     versions: Mapping[str, dict[str, str]], engine: str, kernels: tuple[str, ...] = ()
 ) -> InstanceFacts:
     """Return the package versions of an engine, and the version of the engine itself."""
@@ -109,17 +109,17 @@ def imported_facts(
     return InstanceFacts(engine_version=version, versions=packages, kernels=kernels)
 
 
-def imported_figure(text: str) -> float | None:
+def parse_metric(text: str) -> float | None:
     """Parse a number with a unit: `1,526.74 tok/s` is 1526.74.
 
     Return None for `N/A`, `-` and 0.00, which means "not measured".
     """
     match = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
     value = float(match.group(1).replace(",", "")) if match else 0.0
-    return plausible_imported_number(value) if value else None
+    return check_number(value) if value else None
 
 
-def plausible_imported_number(value: float) -> float:
+def check_number(value: float) -> float:
     """Return the number. Raise ImportFileError if no metric can have it.
 
     Sums and squares of larger numbers might overflow.
@@ -160,13 +160,13 @@ class Reading:
     host: dict[str, Json] = field(default_factory=dict)  # known fields of `HostFacts`
 
 
-def imported_name(text: str, fallback: str) -> str:
+def make_valid_name(text: str, fallback: str) -> str:
     """Return a valid name of a workload or a study, or `fallback` if no character is valid."""
     name = _NOT_IN_A_NAME.sub("-", text).strip("-._+")
     return name[:LONGEST_NAME].rstrip("-._+") or fallback
 
 
-def imported_workload(
+def make_imported_workload(
     *,
     concurrency: int | None,
     input_tokens: int | None,
@@ -208,10 +208,10 @@ def imported_workload(
         requests=count,
         unknown=tuple(unknown),
     )
-    return workload.model_copy(update={"name": name or _name(workload, rate)})
+    return workload.model_copy(update={"name": name or _format_name(workload, rate)})
 
 
-def _name(shape: Workload, rate: float | None) -> str:
+def _format_name(shape: Workload, rate: float | None) -> str:
     """Return the name of the built-in workload with this shape, or the numbers of the shape."""
     for built_in in BUILT_IN_WORKLOADS.values():
         if built_in == shape.model_copy(update={"name": built_in.name}):
@@ -225,10 +225,10 @@ def _name(shape: Workload, rate: float | None) -> str:
         numbers.append(f"out{shape.output_tokens}")
     if rate is not None:
         numbers.append(f"rate{rate:g}")
-    return imported_name("-".join(numbers), "unspecified")
+    return make_valid_name("-".join(numbers), "unspecified")
 
 
-def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
+def parse_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
     """Return the objects of a file: one JSON object, a JSON array, or one object per line.
 
     Raise ImportFileError if there are none, or if one lacks a needed key.
@@ -239,7 +239,7 @@ def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[M
         content = []
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
-                content.append(_line(line, number, tool))
+                content.append(_parse_line(line, number, tool))
     results = content if isinstance(content, list) else [content]
     for result in results:
         missing = [key for key in needed if not isinstance(result, Mapping) or key not in result]
@@ -250,7 +250,7 @@ def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[M
     return results
 
 
-def _line(line: str, number: int, tool: str) -> Json:
+def _parse_line(line: str, number: int, tool: str) -> Json:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
@@ -259,7 +259,7 @@ def _line(line: str, number: int, tool: str) -> Json:
         ) from error
 
 
-def imported_field(content: Json, path: str) -> Json:
+def find_nested_value(content: Json, path: str) -> Json:
     """Return the value at the end of nested keys, as in `a.b.0`, or None if a key is missing."""
     for key in path.split("."):
         if isinstance(content, list) and key.removeprefix("-").isdigit():
@@ -271,21 +271,21 @@ def imported_field(content: Json, path: str) -> Json:
     return content
 
 
-def imported_number(value: Json, factor: float = 1.0) -> float | None:
+def parse_number(value: Json, factor: float = 1.0) -> float | None:
     """Return a positive number × factor. Tools write 0, NaN or infinity if they did not measure."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
         return None
-    return plausible_imported_number(value) * factor
+    return check_number(value) * factor
 
 
-def imported_text(value: Json) -> str | None:
+def parse_text(value: Json) -> str | None:
     """Return the text without spaces around it, or None if it is empty or not a text."""
     if not isinstance(value, str):
         return None
     return value.strip() or None
 
 
-def imported_count(value: Json) -> int | None:
+def parse_count(value: Json) -> int | None:
     """Return a positive number as a whole one, or None if it was not measured."""
-    number = imported_number(value)
+    number = parse_number(value)
     return None if number is None else round(number)

@@ -14,13 +14,13 @@ import yaml
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    imported_count,
-    imported_field,
-    imported_json_objects,
-    imported_name,
-    imported_number,
-    imported_text,
-    imported_workload,
+    find_nested_value,
+    make_imported_workload,
+    make_valid_name,
+    parse_count,
+    parse_json_objects,
+    parse_number,
+    parse_text,
 )
 from bitbench.records.trial import InstanceFacts, TrialMetrics
 from bitbench.study.base import Json, Spec
@@ -46,7 +46,7 @@ class ToolFormat(Spec):
         """Return a metric in the unit of our records, or None if the run does not have it."""
         paths, _, unit = self.figures.get(name, "").partition(" ")
         for path in paths.split("|"):
-            value = imported_number(imported_field(run, path), self._factor(run, path, unit))
+            value = parse_number(find_nested_value(run, path), self._factor(run, path, unit))
             if value:
                 return value
         return None
@@ -55,35 +55,35 @@ class ToolFormat(Spec):
         if unit == "each":
             return 1 / (self.count(run, "completed") or float("inf"))
         if unit == "beside":
-            unit = imported_text(imported_field(run, f"{path.rpartition('.')[0]}.unit")) or "ms"
+            unit = parse_text(find_nested_value(run, f"{path.rpartition('.')[0]}.unit")) or "ms"
         return UNITS.get(unit, 0.0)
 
     def count(self, run: Run, name: str) -> int | None:
         """Return a metric as a whole number, or None."""
-        return imported_count(self.figure(run, name))
+        return parse_count(self.figure(run, name))
 
     def text(self, run: Run, name: str) -> str | None:
         """Return the first text at one of its paths, or None."""
         for path in self.texts.get(name, ()):
-            if text := imported_text(imported_field(run, path)):
+            if text := parse_text(find_nested_value(run, path)):
                 return text
         return None
 
 
 @cache
-def _formats() -> Mapping[str, ToolFormat]:
+def _load_formats() -> Mapping[str, ToolFormat]:
     tables = yaml.safe_load(Path(__file__).with_name("tools.yaml").read_text(encoding="utf-8"))
     return {name: ToolFormat.model_validate(table) for name, table in tables.items()}
 
 
 def read_tool_results(tool: str, text: str) -> Reading:
     """Return all runs of a file. Raise ImportFileError if the file is not from this tool."""
-    form = _formats()[tool]
-    objects = imported_json_objects(text, form.tool, form.needed)
+    form = _load_formats()[tool]
+    objects = parse_json_objects(text, form.tool, form.needed)
     reading = Reading(notes=list(form.notes))
     runs = itertools.chain.from_iterable(map(_RUNS[tool], objects))
     for number, run in enumerate(runs, start=1):
-        reading.runs.append(_run(form, run))
+        reading.runs.append(_make_run(form, run))
         if failed := form.count(run, "failed"):
             reading.notes.append(
                 f"Run {number}: {failed} requests failed; figures are computed from the others."
@@ -97,7 +97,7 @@ def read_tool_results(tool: str, text: str) -> Reading:
     return reading
 
 
-def _run(form: ToolFormat, run: Run) -> ImportedRun:
+def _make_run(form: ToolFormat, run: Run) -> ImportedRun:
     metrics = {name: form.figure(run, name) for name in form.figures}
     rate = metrics.get("rate")
     completed = form.count(run, "completed")
@@ -115,7 +115,7 @@ def _run(form: ToolFormat, run: Run) -> ImportedRun:
     return ImportedRun(
         form.text(run, "model") or "unknown model",
         EngineSetup(name=", ".join([engine, *kernels]), engine=engine, args=settings),
-        imported_workload(
+        make_imported_workload(
             concurrency=concurrency,
             input_tokens=form.count(run, "input_tokens"),
             output_tokens=form.count(run, "output_tokens"),
@@ -133,11 +133,11 @@ def _run(form: ToolFormat, run: Run) -> ImportedRun:
     )
 
 
-def _as_it_is(result: Run) -> Iterator[Run]:
+def _yield_unchanged(result: Run) -> Iterator[Run]:
     yield result
 
 
-def _vllm_runs(result: Run) -> Iterator[Run]:
+def _iter_vllm_runs(result: Run) -> Iterator[Run]:
     """Yield the run with its date in ISO format: the machine's local time, without a zone."""
     try:
         date = datetime.strptime(result["date"], "%Y%m%d-%H%M%S").isoformat()
@@ -146,30 +146,30 @@ def _vllm_runs(result: Run) -> Iterator[Run]:
     yield {**result, "date": date}
 
 
-def _guidellm_runs(report: Run) -> Iterator[Run]:
+def _iter_guidellm_runs(report: Run) -> Iterator[Run]:
     for benchmark in report["benchmarks"]:
-        is_alone = imported_field(benchmark, "config.strategy.type_") == "synchronous"
+        is_alone = find_nested_value(benchmark, "config.strategy.type_") == "synchronous"
         yield {**benchmark, "args": report.get("args"), "one_at_a_time": int(is_alone)}
 
 
-def _llama_bench_runs(test: Run) -> Iterator[Run]:
+def _iter_llama_bench_runs(test: Run) -> Iterator[Run]:
     """Yield each repetition of a test. A test processes a prompt (pp), generates (tg), or both."""
     keys = {"pp": "n_prompt", "tg": "n_gen", "d": "n_depth"}
-    counts = {letters: imported_count(test.get(key)) or 0 for letters, key in keys.items()}
+    counts = {letters: parse_count(test.get(key)) or 0 for letters, key in keys.items()}
     prompt = counts["pp"]
     generated = counts["tg"]
     sizes = [f"{letters}{count}" for letters, count in counts.items() if count]
     versions = [str(test[key]) for key in ("build_number", "build_commit") if test.get(key)]
     about = {
         "engine": "llama.cpp",
-        "model": PurePosixPath(imported_text(test["model_filename"]) or "unknown model").name,
+        "model": PurePosixPath(parse_text(test["model_filename"]) or "unknown model").name,
         "version": " ".join(versions),
-        "test": imported_name("-".join(sizes), "test"),
+        "test": make_valid_name("-".join(sizes), "test"),
         "count": 1,
     }
     for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
         metrics: dict[str, float] = {}
-        if seconds := imported_number(nanoseconds, NANOSECOND):
+        if seconds := parse_number(nanoseconds, NANOSECOND):
             metrics = {
                 "seconds": seconds,
                 "output": generated / seconds,
@@ -183,9 +183,9 @@ def _llama_bench_runs(test: Run) -> Iterator[Run]:
 
 
 _RUNS: Mapping[str, Callable[[Run], Iterator[Run]]] = {
-    "vllm": _vllm_runs,
-    "sglang": _as_it_is,
-    "guidellm": _guidellm_runs,
-    "aiperf": _as_it_is,
-    "llama-bench": _llama_bench_runs,
+    "vllm": _iter_vllm_runs,
+    "sglang": _yield_unchanged,
+    "guidellm": _iter_guidellm_runs,
+    "aiperf": _yield_unchanged,
+    "llama-bench": _iter_llama_bench_runs,
 }

@@ -26,7 +26,7 @@ CHECKED_ROWS = 64  # at either end: enough to test every path of a kernel, and i
 COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device's last cache
 
 
-def _work(job: Json, reports: Reports) -> Json:
+def _run_kernel_bench(job: Json, reports: Reports) -> Json:
     make_importable()
     _load_native(job["native"])
     KernelBench(job, reports).run()
@@ -117,13 +117,13 @@ class KernelBench:
         self._device = open_device(job["device"], torch)
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
         self._cases = []
-        for case in self._imported():
+        for case in self._iter_cases():
             if job["all_cases"] or self._is_usual(case) or case.name in job["against"]:
                 self._cases.append(case)
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
-    def _imported(self) -> Iterator[Any]:
+    def _iter_cases(self) -> Iterator[Any]:
         for module, name in self._job["cases"]:
             case = importlib.import_module(module).__dict__[name]
             yield case() if isinstance(case, type) else case
@@ -208,7 +208,7 @@ class KernelBench:
 
     def _error(self, case: Any, kernel: Any, shape: Any, batch: int) -> float:
         """Return the relative error of a kernel's first and last rows."""
-        x = self._activations(shape, batch).to(getattr(self._torch, case.check_dtype))
+        x = self._make_activations(shape, batch).to(getattr(self._torch, case.check_dtype))
         y = kernel.run(x.to(self._device.name), 0).double().cpu()
         n = shape.out_features
         wrong = norm = 0.0
@@ -220,7 +220,7 @@ class KernelBench:
             norm += float(expected.square().sum())
         return float((wrong / norm) ** 0.5)
 
-    def _activations(self, shape: Any, batch: int) -> Any:
+    def _make_activations(self, shape: Any, batch: int) -> Any:
         generator = self._torch.Generator().manual_seed(self._job["seed"])
         return self._torch.randn((batch, shape.in_features), generator=generator).bfloat16()
 
@@ -232,7 +232,9 @@ class KernelBench:
         inputs = {}
         for name, (case, kernel, _) in prepared.items():
             dtype = getattr(self._torch, case.dtype)
-            inputs[name] = self._activations(shape, batch).to(device=self._device.name, dtype=dtype)
+            inputs[name] = self._make_activations(shape, batch).to(
+                device=self._device.name, dtype=dtype
+            )
             kernel.run(inputs[name], 0)  # may compile for this type of activations
         seconds: dict[str, list[float]] = {name: [] for name in prepared}
         order = list(prepared)
@@ -254,4 +256,4 @@ class KernelBench:
 
 
 if __name__ == "__main__":
-    sys.exit(run_as_job_worker(sys.argv[1], _work))
+    sys.exit(run_as_job_worker(sys.argv[1], _run_kernel_bench))
