@@ -282,8 +282,9 @@ class NextToken:
             response_fields=["completion_probabilities"],
         )
         positions = answer.get("completion_probabilities")
-        is_single = isinstance(positions, list) and len(positions) == 1
-        if not is_single or not positions[0].get("top_logprobs"):
+        if not isinstance(positions, list) or len(positions) != 1:
+            positions = [{}]
+        if not positions[0].get("top_logprobs"):
             raise AskingFailed(
                 Outcome.UNSUPPORTED,
                 "Its answer lacks `completion_probabilities`: the server does not support them.",

@@ -170,9 +170,8 @@ class EngineAxes(Spec):
                 axes[name] = values
         types = self.kv_cache
         cache_types = types if isinstance(types, tuple) else (types,)
-        for cache_type, *values in product(cache_types, *axes.values()):
-            chosen = dict(zip(axes, values, strict=True))
-            yield self._make_setup(cache_type, chosen)
+        for cache_type, values in product(cache_types, product(*axes.values())):
+            yield self._make_setup(cache_type, dict(zip(axes, values, strict=True)))
 
     def _make_setup(
         self, cache_type: str | None, chosen: Mapping[str, Argument | None]

@@ -173,7 +173,7 @@ def _quality_column(
         return None
     unit = find_unit(quality.definition)
     return make_number_column(
-        quality.definition.label, unit, lambda item: quality.make_quantity(config_of(item))
+        quality.definition.label, unit, lambda item: quality.quantity(config_of(item))
     )
 
 

@@ -180,8 +180,8 @@ def _build_gate_section(comparison: Comparison, condition: str, labels: Labels) 
         make_words_column("Outcome", lambda gate: gate.verdict.value),
         mark=lambda gate: mark_if(gate.verdict is Verdict.MISSED, Mark.ALARM),
     )
-    blocks = (outcomes, *bullets(_iter_doubts(gates)))
-    return Section(say(f"Fails if {condition}"), blocks, in_terminal=True)
+    doubts = bullets(_iter_doubts(gates))
+    return Section(say(f"Fails if {condition}"), (outcomes, *doubts), in_terminal=True)
 
 
 def _compute_change(gate: GateResult) -> Quantity | None:

@@ -39,9 +39,10 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import memory
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
-from bitbench.study.plan import ImportSource, Support, Variant
+from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
+from bitbench.study.variant import Variant
 from bitbench.util.units import UNKNOWN
 
 

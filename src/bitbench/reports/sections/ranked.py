@@ -329,8 +329,10 @@ def build_objectives_section(summary: StudySummary) -> Section | None:
     findings: list[tuple[str, Finding]] = []
     for point in summary.points:
         findings += [(point.point.name, finding) for finding in point.objectives]
-    blocks = (about, verdicts, *bullets(iter_finding_reasons(findings)))
-    return Section(say("Objectives"), blocks, in_terminal=summary.search is None)
+    reasons = bullets(iter_finding_reasons(findings))
+    return Section(
+        say("Objectives"), (about, verdicts, *reasons), in_terminal=summary.search is None
+    )
 
 
 def format_objective_counts(summary: StudySummary) -> Phrase | None:
