@@ -43,7 +43,7 @@ from tests.unit.test_report_quality import quality_study
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 RECIPE = "name: mine\nsteps: [{step: quantize, weight_bits: 8}]\n"
 # Drawing takes seconds, and writes nothing.
-DRAWING = ((files, "figure_svg"), (svg, "figure_svg"))
+DRAWING = ((files, "render_svg"), (svg, "render_svg"))
 
 
 def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], None]) -> Command:

@@ -1,4 +1,4 @@
-// Cycles per vector of the VPTQ kernel while everything lies in the caches, and what bounds them. docs/kernels.md says
+// Cycles per vector of the VPTQ kernel while everything lies in the caches, and what bounds them. docs/internals/kernels.md says
 // how to read it. Not part of the wheel:
 //
 //   cmake -S native -B build/native && cmake --build build/native --target bitbench_core

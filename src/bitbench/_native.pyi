@@ -1,4 +1,7 @@
-"""The native module as a type checker sees it; native/src/module.cpp makes it. It may be missing at run time."""
+"""Types of the native module, which native/src/module.cpp defines.
+
+The module may be missing at run time.
+"""
 
 from collections.abc import Callable
 
@@ -8,7 +11,7 @@ import numpy.typing as npt
 from bitbench.engines.workers.null_server import StreamPlan
 
 class NullServer:
-    """The serving loop of the null engine: puts what `respond` returns on the wire, each part when it is due."""
+    """The serving loop of the null engine. It sends each part of a response at its due time."""
 
     def __init__(
         self,
@@ -21,13 +24,13 @@ class NullServer:
         stall_for_s: float,
     ) -> None: ...
     def serve(self) -> None:
-        """Without end; an exception of `respond` comes out of it."""
+        """Serve until `respond` raises an exception, and raise that exception."""
 
     def take_truth(self) -> dict[str, float | None]:
-        """What was really sent since this was asked last. From within `respond` alone."""
+        """Return what was really sent since the last call. Only `respond` may call this."""
 
 class Parts:
-    """What each read added to the body of a response, and when; the body may have so many bytes."""
+    """A response body with the bytes and the time of each read. Its size has a limit."""
 
     def __init__(self, limit_bytes: int) -> None: ...
     @property
@@ -49,30 +52,32 @@ class Parts:
     def add(self, content: bytes, time: float) -> None: ...
 
 class Receiver:
-    """Reads sockets that do not block. Times are those of time.monotonic()."""
+    """A reader of non-blocking sockets. Times are on the clock of time.monotonic()."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
-        """Readable while a socket is."""
+        """Return a descriptor that is readable while a watched socket is readable."""
 
     def watch(self, descriptor: int) -> None: ...
     def yield_to(self, descriptor: int) -> None:
-        """Something that the event loop attends to: receive() returns to that at once where it is readable."""
+        """Make `receive` return at once when this descriptor of the event loop is readable."""
 
     def forget(self, descriptor: int) -> None:
-        """Before it is closed."""
+        """Stop watching a socket. Call this before the socket is closed."""
 
     def keep_chunks(self, descriptor: int, parts: Parts) -> None:
-        """Put reads that are one whole chunk there, until one is something else."""
+        """Store reads of exactly one chunk in `parts`, until a read has another form."""
 
     def receive(self, *, may_wait: bool) -> list[tuple[int, bytes, int, float, float]]:
-        """The other reads: socket, data (empty: closed), errno (0: none), when the kernel had it, when it was read.
+        """Return the other reads as (socket, data, errno, time of arrival, time of the read).
 
-        Where it may, and chunks come thick and fast, it sleeps between readings for a millisecond in all.
+        Empty data means that the socket was closed, errno 0 that there was no error. The kernel
+        sets the time of arrival. With `may_wait`, it sleeps between reads for up to a millisecond
+        in total if chunks arrive at a high rate.
         """
 
 class VptqMatrix:
-    """A weight matrix that the CPU kernel multiplies with; it reads the given arrays where they are."""
+    """A weight matrix for the CPU kernel, which reads the given arrays without a copy."""
 
     def __init__(
         self,
@@ -97,12 +102,15 @@ class VptqMatrix:
         residual: npt.NDArray[np.uint8] | None = None,
         residual_scale: float = 0.0,
     ) -> None:
-        """The next columns, in stored order; raises ValueError where an array does not have the size it needs."""
+        """Add the next columns, in stored order. Raise ValueError if an array has a wrong size."""
 
     def multiply(
         self, x: object, y: object, *, activation_bits: int = 8, threads: int = 1, isa: str = ""
     ) -> None:
-        """y = x W^T + bias. Dense float32 or bfloat16 arrays of torch or numpy, used in place."""
+        """Compute y = x W^T + bias.
+
+        x and y are dense float32 or bfloat16 arrays of torch or numpy, used in place.
+        """
 
     def multiply_at(
         self,
@@ -115,14 +123,17 @@ class VptqMatrix:
         threads: int,
         isa: str = "",
     ) -> None:
-        """The same from addresses of dense rows. Nothing can be checked: only `features.vptq.multiply` calls it."""
+        """Compute `multiply` on addresses of dense rows.
+
+        No argument can be checked, so only `features.vptq.multiply` calls this.
+        """
 
 def vptq_isas() -> list[str]:
-    """The instruction sets of the VPTQ kernel that this machine can run, best first.
+    """Return the VPTQ kernel's instruction sets that this machine can run, best first.
 
-    With BITBENCH_ISA in the environment, from the one that it names on; raises ValueError where the processor does not
-    run that one.
+    If BITBENCH_ISA is set, the list starts at its instruction set. Raise ValueError if the
+    processor cannot run that one.
     """
 
 def openmp_runtime() -> str:
-    """The file of the OpenMP runtime whose threads are used; empty while none is loaded."""
+    """Return the file of the OpenMP runtime in use, or an empty text if none is loaded."""

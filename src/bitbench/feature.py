@@ -166,7 +166,8 @@ def handle_feature_errors(feature: Feature) -> Iterator[None]:
         if feature.is_built_in:
             raise
         warn_of_plugin(
-            f"The feature {feature.name} ({feature.package}) is left out here: {_describe_cause(error)}"
+            f"The feature {feature.name} ({feature.package}) is left out here: "
+            f"{_describe_cause(error)}"
         )
 
 

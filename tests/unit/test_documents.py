@@ -28,7 +28,8 @@ from bitbench.study.study_file import make_study_schema, parse_study
 from tests.gallery import GALLERY
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), GALLERY / "README.md"])
+READMES = [folder / "README.md" for folder in (GALLERY, ROOT / "scripts", ROOT / "tests")]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *READMES])
 PICTURED = GALLERY / "cpu-shootout"
 NAMES = sorted(
     set(re.findall(r"`(bitbench(?:\.\w+)+)`", "\n".join(path.read_text() for path in DOCUMENTS)))

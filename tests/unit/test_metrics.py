@@ -174,7 +174,7 @@ def test_the_document_lists_the_registry() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda path: path.name
+    "path", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]), ids=lambda path: path.name
 )
 def test_figures_that_documents_name_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

@@ -57,9 +57,9 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from bitbench.engines.processes import launch_logged_process
-from bitbench.util.child_processes import engine_child_variables
+from bitbench.util.child_processes import collect_engine_variables
 engine = launch_logged_process([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
-      env=engine_child_variables({{}}), log_file=Path({log!r}))
+      env=collect_engine_variables({{}}), log_file=Path({log!r}))
 time.sleep(600)
 """
 NAMES = ("root", "other-session", "orphan")
@@ -151,9 +151,9 @@ def test_nothing_is_left_after_kill_9_of_the_parent(
 import os, sys, time
 from pathlib import Path
 from bitbench.engines.processes import launch_logged_process
-from bitbench.util.child_processes import engine_child_variables
+from bitbench.util.child_processes import collect_engine_variables
 engine = launch_logged_process([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
-      env=engine_child_variables({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
+      env=collect_engine_variables({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
 if {forked_helper} and os.fork() == 0:
     Path({str(tmp_path / "helper")!r}).write_text(str(os.getpid()))
 time.sleep(600)

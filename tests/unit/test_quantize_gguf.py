@@ -268,13 +268,13 @@ MAKE = """
 import os, sys
 from pathlib import Path
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import maker_of
+from bitbench.quantize.backends import find_maker
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.backends import Work
 recipe = catalog.find_recipe("gguf-q4_0")
 folder, lock_fd = Path(sys.argv[2]), os.open("/dev/null", os.O_RDONLY)
 work = Work(Path(sys.argv[1]), recipe, None, 0, folder, Path(sys.argv[3]), lock_fd)
-maker_of(recipe).compress(work, lambda _: None)
+find_maker(recipe).compress(work, lambda _: None)
 """
 
 

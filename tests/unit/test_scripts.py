@@ -12,6 +12,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -91,7 +92,7 @@ def test_help_says_what_it_is_for_and_does_nothing(
 
 
 def test_every_script_is_listed_for_contributors() -> None:
-    listed = (ROOT / "CONTRIBUTING.md").read_text()
+    listed = (SCRIPTS / "README.md").read_text()
     assert [name for name in PYTHON_SCRIPTS if f"`scripts/{name}`" not in listed] == []
 
 
@@ -455,12 +456,30 @@ def test_the_walk_finds_the_commands_of_the_readme(loaded: Loaded, tmp_path: Pat
         walk.walk(tmp_path)
 
 
-def test_the_release_runs_scripts_that_exist() -> None:
-    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
-    steps = [step.get("run", "") for job in release["jobs"].values() for step in job["steps"]]
-    scripts = [run.split()[0] for run in steps if run.startswith("scripts/")]
-    assert scripts == ["scripts/setup", "scripts/wheel"]
+def read_workflow(name: str) -> tuple[dict[str, Any], list[str]]:
+    """Return a workflow, and the command or the action of each of its steps."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text())
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    return workflow, [step.get("run") or step["uses"] for step in steps]
+
+
+def test_ci_runs_scripts_that_exist() -> None:
+    _, steps = read_workflow("ci.yml")
+    scripts = {step.split()[0] for step in steps if step.startswith("scripts/")}
+    assert scripts == {"scripts/setup", "scripts/check", "scripts/test", "scripts/wheel"}
     assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
-    assert release["jobs"]["publish"]["if"].startswith(
-        "startsWith(github.ref, 'refs/tags/"
-    )  # nothing else publishes
+
+
+def test_only_a_pushed_tag_publishes() -> None:
+    release, steps = read_workflow("release.yml")
+    assert any(step.startswith("pypa/cibuildwheel@") for step in steps)
+    condition = "startsWith(github.ref, 'refs/tags/v') && github.event_name == 'push'"
+    assert release["jobs"]["publish"]["if"] == condition
+    assert sum("gh-action-pypi-publish" in step for step in steps) == 1
+
+
+def test_make_calls_scripts_that_exist() -> None:
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    commands = [line.split()[0] for line in lines if line.startswith("\t") and "sed" not in line]
+    assert len(commands) > 5
+    assert all(os.access(ROOT / command, os.X_OK) for command in commands)

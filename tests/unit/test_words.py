@@ -62,14 +62,15 @@ def literals(path: Path) -> Iterator[str]:
 
 def texts() -> dict[str, str]:
     found = {path: "\n".join(literals(path)) for path in (HERE / "src" / "bitbench").rglob("*.py")}
-    written = [HERE / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md")
+    written = [HERE / name for name in (*names, "scripts/README.md", "tests/README.md")]
     for folder, pattern in (
         ("docs", "*.md"),
         ("examples", "*.y*ml"),
         ("src/bitbench/planning", "*.yaml"),
         ("src/bitbench/quantize/recipes", "*.yaml"),
     ):
-        written += (HERE / folder).glob(pattern)
+        written += (HERE / folder).rglob(pattern)
     return {
         str(path.relative_to(HERE)): text
         for path, text in {

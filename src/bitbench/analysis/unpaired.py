@@ -1,8 +1,8 @@
 """Ratios of measurements that did not alternate, on the log scale.
 
-**Two studies** (`collect_unpaired_ratios`): the same points on different days. Each point and side has the
-mean log speeds of I starts and their variance s². As within a study (`pairs`), few starts say
-little about their variance, so variances are pooled with the other points of both studies:
+**Two studies** (`collect_unpaired_ratios`): the same points on different days. Each point and side
+has the mean log speeds of I starts and their variance s². As within a study (`pairs`), few starts
+say little about their variance, so variances are pooled with the other points of both studies:
 
     v   = s₁²/I₁ + s₂²/I₂,   ν degrees of freedom (Welch–Satterthwaite)
     se² = max((d0·S²·(1/I₁ + 1/I₂) + ν·v) / (d0 + ν),  v,  f),   df = d0 + ν
@@ -13,8 +13,8 @@ the same workload count in full, points of other workloads as in `pool_other_wor
 No formula contains how the machine itself differs from one study to the next. A ratio across
 studies includes that difference.
 
-**Two samples** (`estimate_unpaired_ratio`) of which only means and errors are available: Welch's standard
-error from the errors of both log means.
+**Two samples** (`estimate_unpaired_ratio`) of which only means and errors are available: Welch's
+standard error from the errors of both log means.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -51,7 +51,7 @@ def recipes(
         engine_name for engine_name, engine in registry.engines().items() if engine.needs_model
     ]
     console.print(_build_recipe_table(built_in, engines, workplace.device, capability))
-    console.print(f"\n{format_legend(workplace.device, capability)}")
+    console.print(f"\n{_format_legend(workplace.device, capability)}")
     for paragraph in _iter_recipe_reasons(built_in, engines, workplace.device, capability):
         console.print(paragraph)
 
@@ -82,7 +82,7 @@ def _build_recipe_table(
     return table
 
 
-def format_legend(device: Device, capability: Capability | None) -> str:
+def _format_legend(device: Device, capability: Capability | None) -> str:
     """Return the meaning of the marks, for the line below the table."""
     marks = (
         f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"

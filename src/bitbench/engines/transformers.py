@@ -1,4 +1,4 @@
-"""transformers: `generate` with static batches, behind a small HTTP server that runs in its environment."""
+"""transformers: `generate` with static batches, behind a small HTTP server in its environment."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,8 @@ _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
 _QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w", "torchao-int4wo")
 _UNSUPPORTED = re.compile(
     r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
-    r"(not supported|[Uu]nsupported|not support|not implemented|does not recognize this architecture|requires)"
+    r"(not supported|[Uu]nsupported|not support|not implemented"
+    r"|does not recognize this architecture|requires)"
     r"|^NotImplementedError"
 )
 
@@ -50,11 +51,15 @@ class TransformersEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_argument_names(setup.args, _ARGUMENTS, who="transformers")
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
-            return f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
+            return (
+                f"transformers does not support {variant.at_load.quantize} here; "
+                f"it supports {' and '.join(_QUANTIZE)}."
+            )
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def start(self, launch: Launch) -> Instance:
-        port, key = free_port(), make_random_key()
+        port = free_port()
+        key = make_random_key()
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
@@ -79,26 +84,27 @@ class TransformersEngine(EngineDefaults):
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
-    python, model = launch.required_python("transformers"), launch.required_model("transformers")
-    options = [
-        f"--{name.replace('_', '-')}={launch.setup.args[name]}"
-        for name in _ARGUMENTS
-        if name in launch.setup.args
-    ]
+    """Return the server's command. It contains no secret."""
+    python = launch.required_python("transformers")
+    model = launch.required_model("transformers")
+    options = [f"--model={model}", f"--port={port}"]
+    for name in _ARGUMENTS:
+        if name in launch.setup.args:
+            options.append(f"--{name.replace('_', '-')}={launch.setup.args[name]}")
     if launch.dtype is not None and "dtype" not in launch.setup.args:
         options.append(f"--dtype={launch.dtype}")
     if launch.variant.at_load:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
     if launch.trace_folder is not None:
         options.append(f"--trace-folder={launch.trace_folder}")
-    return make_isolated_command(python, _SERVER, f"--model={model}", f"--port={port}", *options)
+    return make_isolated_command(python, _SERVER, *options)
 
 
 def read_transformers_facts(log: str, model: ModelFacts) -> InstanceFacts:
-    said = parse_printed_facts(log.splitlines())
-    value_bytes = said.pop("kv_value_bytes", None)
+    """Return the facts that the server printed into its log, with the model's bytes per token."""
+    printed = parse_printed_facts(log.splitlines())
+    value_bytes = printed.pop("kv_value_bytes", None)
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
-    facts = InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})
-    return facts.model_copy(
-        update={"kernels": tuple(choice.shown for choice in facts.kernel_choices)}
-    )
+    facts = InstanceFacts.model_validate({**printed, "kv_bytes_per_token": per_token})
+    kernels = tuple(choice.shown for choice in facts.kernel_choices)
+    return facts.model_copy(update={"kernels": kernels})

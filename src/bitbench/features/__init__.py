@@ -1,1 +1,4 @@
-"""One folder per feature: its types, computing, words and command, plugged in through `bitbench.feature`."""
+"""One folder per feature: its types, computing, words and command.
+
+`bitbench.feature` plugs them in.
+"""

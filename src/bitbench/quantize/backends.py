@@ -197,6 +197,7 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
 def _make_llmcompressor_job(work: Work) -> dict[str, Json]:
     text = work.calibration
     need = work.recipe.calibration
+    calibration_file = None
     if text is not None:
         calibration_file = str(
             SafeFolder(work.folder).write("calibration.jsonl", text.format_jsonl())

@@ -118,8 +118,8 @@ def read_rows_strictly(
         raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise StoreError(
-            f"{path} is damaged and cannot be read: {_get_first_line(error)}; remove it to continue "
-            f"without the rows of {whose}"
+            f"{path} is damaged and cannot be read: {_get_first_line(error)}; "
+            f"remove it to continue without the rows of {whose}"
         ) from error
 
 

@@ -98,7 +98,7 @@ def build_study_report(summary: StudySummary, lock: Lock) -> Document:
 def _iter_first_sections(
     summary: StudySummary, openings: Sequence["_Opening"], *, is_sweep: bool
 ) -> Iterator[Section | None]:
-    """Yield the sections below the answer. Quality is there only if no speed was measured."""
+    """Yield the sections below the answer. Quality comes first only if no speed was measured."""
     if is_sweep:
         yield build_sweep_section(summary)
     yield from iter_feature_parts(summary, "section", ReportPlace.ANSWER)

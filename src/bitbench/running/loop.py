@@ -188,8 +188,8 @@ class _Rejections:
         """Raise BusyMachineError if all trials of the block so far were rejected."""
         if self._rejected and not self._has_others:
             raise BusyMachineError(
-                f"stopped: {format_count(len(self._rejected), 'trial')} of {len(self._rejected)} were "
-                f"rejected ({self._rejected[-1].cause}); "
+                f"stopped: {format_count(len(self._rejected), 'trial')} of {len(self._rejected)} "
+                f"were rejected ({self._rejected[-1].cause}); "
                 f"free the machine, then resume with --into {self._folder}"
             )
 

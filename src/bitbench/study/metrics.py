@@ -177,7 +177,8 @@ _RECORDED = (
           "for a batch this is the prefill."),
     _make_rate("overall_throughput", "Overall", "overall throughput", "tok/s",
           "Input and output tokens of all requests / makespan."),
-    _make_rate("request_throughput", "Requests", "request throughput", "req/s", "Requests / makespan."),
+    _make_rate("request_throughput", "Requests", "request throughput", "req/s",
+          "Requests / makespan."),
     _make_rate("offered_rate", "Offered", "offered request rate", "req/s",
           "In open loop: requests on the schedule, less one, / time from the first planned send "
           "to the last."),

@@ -67,11 +67,10 @@ def collect_bitbench_variables() -> dict[str, str]:
 
 
 def _collect_ours(*, hub_token: bool) -> dict[str, str]:
-    ours = dict(os.environ)
     if hub_token:
-        return ours
-    without_token = {name: value for name, value in ours.items() if not _is_hub_token(name)}
-    return without_token | _NO_TOKEN_FROM_A_FILE
+        return dict(os.environ)
+    ours = {name: value for name, value in os.environ.items() if not _is_hub_token(name)}
+    return ours | _NO_TOKEN_FROM_A_FILE
 
 
 def _is_hub_token(name: str) -> bool:

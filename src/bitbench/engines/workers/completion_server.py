@@ -1,10 +1,14 @@
-"""The HTTP side of a small OpenAI-style server: it checks requests and hands them to the thread that computes.
+"""The HTTP part of a small OpenAI-style server: it checks requests and queues them.
 
-A part of the servers that lie beside it, loaded by path in their environments; imports nothing of ours. Of a stream
-that thread writes one event per token to its socket at once. A request without `stream` wants log-probabilities of a
-prompt, or a greedy text, in one whole answer, and speaks what vLLM's server does: `prompt_logprobs: K` (each prompt
-token and the K likeliest at its place), the older `echo` with `logprobs: K`, which lm-eval asks for, and `stop`,
-`ignore_eos` and `return_token_ids` for a text.
+A part of the other servers in this folder, loaded by path in their environments. It imports
+nothing of ours. The computing thread takes the requests from the queue.
+
+- **With `stream`:** that thread writes one event per token to the socket at once.
+- **Without `stream`:** one whole answer has the log-probabilities of a prompt, or a greedy text.
+
+Whole answers use the fields of vLLM's server. `prompt_logprobs: K` returns each prompt token and
+the K likeliest tokens at its position. lm-eval sends the older `echo` with `logprobs: K`. A text
+takes `stop`, `ignore_eos` and `return_token_ids`.
 """
 
 import hmac
@@ -29,7 +33,7 @@ STREAM_HEAD = (
 
 
 class Job:
-    """One request and the socket that waits for its answer. Written to by the computing thread alone."""
+    """A streaming request and its client's socket. Only the computing thread writes to it."""
 
     def __init__(
         self, body: dict[str, Any], batch_size: int, connection: socket.socket, tokenizer: Any
@@ -49,7 +53,7 @@ class Job:
         self.is_broken = False
 
     def add(self, token: int) -> None:
-        """Sends a token at once; its text may be empty while a character is incomplete."""
+        """Send a token at once. Its text may be empty while a character is incomplete."""
         self.count += 1
         text = self._decoder.step(self._tokenizer, token) or ""
         self._send_event(
@@ -61,11 +65,10 @@ class Job:
     def _finish(self) -> None:
         self._send_event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
         if self._wants_usage:
-            sent = len(self.prompt)
             usage = {
-                "prompt_tokens": sent,
+                "prompt_tokens": len(self.prompt),
                 "completion_tokens": self.count,
-                "total_tokens": sent + self.count,
+                "total_tokens": len(self.prompt) + self.count,
             }
             self._send_event({"choices": [], "usage": usage})
         self._send(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
@@ -78,7 +81,7 @@ class Job:
         self._send(_chunk(f"data: {text}\n\n".encode()))
 
     def _send(self, data: bytes) -> None:
-        """A client that went away is noted; the others of its batch go on."""
+        """Send data, and note a lost client. The other requests of its batch continue."""
         if self.is_broken:
             return
         try:
@@ -93,42 +96,58 @@ def _chunk(data: bytes) -> bytes:
 
 
 def _stream_fault(body: Any, context_tokens: int | None) -> str | None:
-    """What is wrong with a request, or None."""
+    """Return the fault of a streaming request, or None."""
     if not isinstance(body, dict):
         return "the body must be a JSON object"
-    prompt, count = body.get("prompt"), body.get("max_tokens")
-    if not (isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt)):
+    prompt = body.get("prompt")
+    count = body.get("max_tokens")
+    if not _is_token_list(prompt):
         return "prompt must be a list of token ids"
     if not (type(count) is int and count > 0):
         return "max_tokens must be a positive number"
     if body.get("ignore_eos") is not True:
         return "a stream of this server always has max_tokens tokens: set ignore_eos"
-    if context_tokens is not None and len(prompt) + count > context_tokens:
-        return f"{len(prompt)} tokens in and {count} out are more than the model's context of {context_tokens}"
-    return None
+    return _find_context_fault(prompt, count, context_tokens)
 
 
-Place = dict[
-    int, float
-]  # token -> log-probability: the K likeliest first, then the one that stands there
+def _is_token_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
+
+
+def _find_context_fault(prompt: list[int], count: int, context_tokens: int | None) -> str | None:
+    """Return a message if a prompt and `count` new tokens exceed the model's context."""
+    if context_tokens is None or len(prompt) + count <= context_tokens:
+        return None
+    return (
+        f"{len(prompt)} tokens in and {count} out are more than "
+        f"the model's context of {context_tokens}"
+    )
+
+
+# Log-probabilities by token at one position: the K likeliest first, then the actual token.
+Logprobs = dict[int, float]
 
 
 class WholeModel(Protocol):
-    """What answers are made with."""
+    """A model that computes whole answers."""
 
-    def score(self, prompt: list[int], top: int) -> list[Place]:
-        """For each place from the second on, and for the one after the prompt (the likeliest token stands there)."""
+    def score(self, prompt: list[int], top: int) -> list[Logprobs]:
+        """Return log-probabilities for every position of the prompt after the first, and one more.
+
+        The last ones are for the position after the prompt. The actual token is the likeliest
+        there.
+        """
 
     def write(
         self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool
     ) -> list[int]:
-        """Greedy tokens; where a text of `stop` appears they may end."""
+        """Return greedy tokens. They may end after a text of `stop`."""
 
     def text_of(self, tokens: list[int], *, skip_special: bool) -> str: ...
 
 
 class WholeJob:
-    """One request; the thread that computes fills `answer`."""
+    """A request without `stream`. The computing thread sets `answer`."""
 
     batch_size = 1
     count = 0
@@ -143,33 +162,31 @@ class WholeJob:
 
 
 def _prompts_of(body: dict[str, Any]) -> list[list[int]]:
-    """One prompt of token ids, or a list of such."""
+    """Return the prompts of a request, which has one list of token ids or several."""
     prompt = body["prompt"]
     return prompt if isinstance(prompt[0], list) else [prompt]
 
 
 def _whole_fault(body: Any, context_tokens: int | None) -> str | None:
-    """What is wrong with a request, or None."""
-    prompt, count = body.get("prompt"), body.get("max_tokens")
+    """Return the fault of a request without `stream`, or None."""
+    prompt = body.get("prompt")
+    count = body.get("max_tokens")
     if not (isinstance(prompt, list) and prompt):
         return "prompt must be a list of token ids"
     for tokens in _prompts_of(body):
-        if not (
-            isinstance(tokens, list) and tokens and all(type(token) is int for token in tokens)
-        ):
+        if not _is_token_list(tokens):
             return "prompt must be a list of token ids, or a list of such lists"
-        if (
-            type(count) is int
-            and context_tokens is not None
-            and len(tokens) + count > context_tokens
-        ):
-            return f"{len(tokens)} tokens in and {count} out are more than the model's context of {context_tokens}"
+        if type(count) is int:
+            fault = _find_context_fault(tokens, count, context_tokens)
+            if fault:
+                return fault
     if not (type(count) is int and count > 0):
         return "max_tokens must be a positive number"
     return _unknown_wish(body)
 
 
 def _unknown_wish(body: dict[str, Any]) -> str | None:
+    """Return a message if this server does not support an option of the request."""
     if body.get("temperature", 0) != 0:
         return "this server decodes greedily: set temperature to 0"
     if _wanted_top(body) is not None and body["max_tokens"] != 1:
@@ -178,14 +195,22 @@ def _unknown_wish(body: dict[str, Any]) -> str | None:
 
 
 def _wanted_top(body: dict[str, Any]) -> int | None:
-    """How many likely tokens are wanted at each place of the prompt; None: none, not even the prompt's own."""
+    """Return how many likely tokens are requested at each position of the prompt.
+
+    None means that no log-probabilities are requested, not even of the prompt's tokens.
+    """
     if body.get("prompt_logprobs") is not None:
         return int(body["prompt_logprobs"])
-    return int(body["logprobs"]) if body.get("echo") and body.get("logprobs") is not None else None
+    if body.get("echo") and body.get("logprobs") is not None:
+        return int(body["logprobs"])
+    return None
 
 
 def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
-    """Computes every choice of a request, one after the other: a batch would be padded, and round differently."""
+    """Compute the choices of a request, and set its answer.
+
+    They are computed one after the other. A batch would be padded, and would round differently.
+    """
     top = _wanted_top(job.body)
     choices = []
     for index, prompt in enumerate(job.prompts):
@@ -194,8 +219,11 @@ def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
         else:
             choice = _written(job.body, prompt, model)
         choices.append({"index": index, **choice})
-    answered = sum(len(choice["token_ids"]) for choice in choices)
-    usage = {"prompt_tokens": sum(map(len, job.prompts)), "completion_tokens": answered}
+    completion_tokens = sum(len(choice["token_ids"]) for choice in choices)
+    usage = {
+        "prompt_tokens": sum(map(len, job.prompts)),
+        "completion_tokens": completion_tokens,
+    }
     job.answer = {
         "object": "text_completion",
         "model": job.body.get("model", ""),
@@ -205,50 +233,58 @@ def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
 
 
 def _scored(
-    body: dict[str, Any], prompt: list[int], places: list[Place], model: WholeModel
+    body: dict[str, Any], prompt: list[int], distributions: list[Logprobs], model: WholeModel
 ) -> dict[str, Any]:
-    following = [*prompt[1:], max(places[-1], key=places[-1].__getitem__)]
+    """Return the log-probabilities of a prompt, in the form that the request names."""
+    likeliest = max(distributions[-1], key=distributions[-1].__getitem__)
     if body.get("prompt_logprobs") is not None:
-        shown = [
-            {str(token): {"logprob": value} for token, value in place.items()}
-            for place in places[:-1]
-        ]
+        prompt_logprobs: list[dict[str, Any] | None] = [None]
+        for logprobs in distributions[:-1]:
+            prompt_logprobs.append(
+                {str(token): {"logprob": value} for token, value in logprobs.items()}
+            )
         return {
             "text": "",
             "finish_reason": "length",
-            "token_ids": following[-1:],
-            "prompt_logprobs": [None, *shown],
+            "token_ids": [likeliest],
+            "prompt_logprobs": prompt_logprobs,
         }
-    words = [f"token_id:{token}" for token in [prompt[0], *following]]
+    tokens = [*prompt, likeliest]
+    token_logprobs: list[float | None] = [None]
+    top_logprobs: list[dict[str, float] | None] = [None]
+    for token, logprobs in zip(tokens[1:], distributions, strict=True):
+        token_logprobs.append(logprobs[token])
+        top_logprobs.append({_format_token(other): value for other, value in logprobs.items()})
     return {
-        "text": model.text_of([prompt[0], *following], skip_special=False),
+        "text": model.text_of(tokens, skip_special=False),
         "finish_reason": "length",
-        "token_ids": following[-1:],
+        "token_ids": [likeliest],
         "logprobs": {
-            "tokens": words,
-            "token_logprobs": [
-                None,
-                *(place[token] for place, token in zip(places, following, strict=True)),
-            ],
-            "top_logprobs": [
-                None,
-                *(
-                    {f"token_id:{candidate}": place[candidate] for candidate in place}
-                    for place in places
-                ),
-            ],
+            "tokens": [_format_token(token) for token in tokens],
+            "token_logprobs": token_logprobs,
+            "top_logprobs": top_logprobs,
         },
     }
 
 
+def _format_token(token: int) -> str:
+    return f"token_id:{token}"
+
+
 def _written(body: dict[str, Any], prompt: list[int], model: WholeModel) -> dict[str, Any]:
+    """Return a greedy text, which ends before the first text of `stop`."""
     stop = body.get("stop") or []
-    stop = [stop] if isinstance(stop, str) else [word for word in stop if word]
+    if isinstance(stop, str):
+        stop = [stop]
+    stop = [word for word in stop if word]
     tokens = model.write(prompt, body["max_tokens"], stop, ignore_eos=bool(body.get("ignore_eos")))
     text = model.text_of(tokens, skip_special=True)
-    ends = [place for word in stop if (place := text.find(word)) >= 0]
-    text = text[: min(ends)] if ends else text
-    reason = "length" if len(tokens) == body["max_tokens"] and not ends else "stop"
+    reason = "stop"
+    ends = [text.find(word) for word in stop if word in text]
+    if ends:
+        text = text[: min(ends)]
+    elif len(tokens) == body["max_tokens"]:
+        reason = "length"
     return {"text": text, "finish_reason": reason, "token_ids": tokens}
 
 
@@ -256,22 +292,30 @@ BATCH_HEADER = "X-Batch-Size"
 
 
 def end_completion_server(error: Exception, jobs: Iterable[Any]) -> NoReturn:
-    """For an error of the thread that computes: it is in the log and in the answers, and the process ends."""
+    """End the process after an error of the computing thread.
+
+    The error is written to the log and to the answers of all given jobs.
+    """
     traceback.print_exc()
     for job in jobs:
         job.error = f"{type(error).__name__}: {error}"
         job.done.set()
-    time.sleep(0.2)  # for the answers to go out
+    time.sleep(0.2)  # time to send the answers
     os._exit(1)
 
 
 class ServedModel(Protocol):
-    tokenizer: Any  # of the package `tokenizers`
+    """A model with the fields that the HTTP part reads."""
+
+    tokenizer: Any  # from the package `tokenizers`
     context_tokens: int | None
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET /health and POST /v1/completions; a server that answers more names it in `more_paths`."""
+    """A handler for GET /health and POST /v1/completions.
+
+    A subclass lists further paths for POST in `more_paths` and implements `answer_more`.
+    """
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -279,11 +323,10 @@ class Handler(BaseHTTPRequestHandler):
     more_paths: tuple[str, ...] = ()
 
     def do_GET(self) -> None:
-        known = self.path == "/health"
-        self.answer(
-            HTTPStatus.OK if known else HTTPStatus.NOT_FOUND,
-            {"status": "ready" if known else "unknown path"},
-        )
+        if self.path == "/health":
+            self.answer(HTTPStatus.OK, {"status": "ready"})
+        else:
+            self.answer(HTTPStatus.NOT_FOUND, {"status": "unknown path"})
 
     def do_POST(self) -> None:
         content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -297,31 +340,30 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer_more(content)
         try:
             body = json.loads(content)
-            whole = isinstance(body, dict) and not body.get("stream")
-            fault = (_whole_fault if whole else _stream_fault)(
-                body, self.server.model.context_tokens
-            )
+            is_whole = isinstance(body, dict) and not body.get("stream")
+            find_fault = _whole_fault if is_whole else _stream_fault
+            fault = find_fault(body, self.server.model.context_tokens)
             batch_size = int(self.headers.get(BATCH_HEADER) or 1)
         except ValueError as error:
             return self.refuse(HTTPStatus.BAD_REQUEST, str(error))
         if fault:
             return self.refuse(HTTPStatus.BAD_REQUEST, fault)
-        job: Any = (
-            WholeJob(body)
-            if whole
-            else Job(body, batch_size, self.connection, self.server.model.tokenizer)
-        )
+        job: Any
+        if is_whole:
+            job = WholeJob(body)
+        else:
+            job = Job(body, batch_size, self.connection, self.server.model.tokenizer)
         self.server.jobs.put(job)
         job.done.wait()
         self.close_connection = self.close_connection or job.is_broken or job.error is not None
         if job.error is not None and job.count == 0:
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR, job.error)
-        elif whole:
+        elif is_whole:
             self.answer(HTTPStatus.OK, job.answer)
         return None
 
     def answer_more(self, content: bytes) -> None:
-        """A POST to one of `more_paths`."""
+        """Answer a POST to one of `more_paths`."""
 
     def refuse(self, status: HTTPStatus, message: str) -> None:
         self.answer(status, {"error": {"message": message, "code": status}})
@@ -335,10 +377,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: object) -> None:
-        """A line per request would be written while the next batch is computed."""
+        """Write nothing: a line per request would be written while the next batch is computed."""
 
 
 class CompletionServer(ThreadingHTTPServer):
+    """A server with one thread per connection. The computing thread takes from `jobs`."""
+
     daemon_threads = True
     request_queue_size = 4096  # a batch of thousands connects at once
 
@@ -350,5 +394,6 @@ class CompletionServer(ThreadingHTTPServer):
         self.model = model
         self.jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class names them
+    # The base class sets the names of the parameters.
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         print(f"a connection broke: {sys.exc_info()[1]}", flush=True)

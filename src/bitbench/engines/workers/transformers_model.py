@@ -1,7 +1,7 @@
-"""A model in transformers: how it is loaded, how it generates, and what it says about itself.
+"""A model in transformers: loading, generation, scoring and its facts.
 
-A part of `transformers_server.py`, loaded by path in its environment; imports nothing of ours. Layers of
-checkpoints that it does not know come by `checkpoint_layers.py`.
+A part of `transformers_server.py`, loaded by path in its environment. It imports nothing of ours.
+`checkpoint_layers.py` adds layers of checkpoints that transformers does not know.
 """
 
 import argparse
@@ -17,16 +17,19 @@ import transformers
 from completion_server import Job  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
-from transformers_kernels import transformers_kernel_choices, transformers_kernel_tensors  # type: ignore[import-not-found]
+from transformers_kernels import (  # type: ignore[import-not-found]
+    transformers_kernel_choices,
+    transformers_kernel_tensors,
+)
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w", "torchao-int4wo")
 INT4_GROUP = 64  # divides the 576 columns of SmolLM2
-ROWS_AT_ONCE = 256  # of the logits, in 32 bits: a vocabulary of 128,000 then takes 131 MB
+ROWS_AT_ONCE = 256  # rows of logits, in 32 bits: 131 MB for a vocabulary of 128,000
 
 
 class BatchStreamer(BaseStreamer):  # type: ignore[misc]
-    """Receives the prompts, then one token per request and step."""
+    """A streamer that receives the prompts, then one token per request and step."""
 
     def __init__(self, jobs: list[Job], profiler: StepProfiler) -> None:
         self._jobs = jobs
@@ -48,14 +51,14 @@ class BatchStreamer(BaseStreamer):  # type: ignore[misc]
 
 
 class TransformersModel:
-    """The loaded model and what it says about itself."""
+    """The loaded model and its facts."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         if arguments.threads:
             torch.set_num_threads(arguments.threads)
         self.profiler = StepProfiler(arguments.trace_folder)
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        # It imports every quantization package that is there: not a part of loading weights.
+        # This imports every installed quantization package, which is not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
         checkpoint_layers.prepare_checkpoint_layers(Path(arguments.model), self._device)
         began = time.perf_counter()
@@ -65,8 +68,8 @@ class TransformersModel:
             attn_implementation=arguments.attn_implementation,
         )
         self._model.to(self._device).eval()
-        # Without an end token nothing but the length ends a sequence, and no step looks for it. It is taken from the
-        # model's own configuration: where a request's configuration has none, `generate` falls back to that.
+        # Without an end token only the length ends a sequence, and no step searches for the token.
+        # `generate` falls back to the model's own configuration, so the token is removed there.
         self._eos = self._model.generation_config.eos_token_id
         self._model.generation_config.eos_token_id = None
         self._quantize: str | None = arguments.quantize
@@ -87,9 +90,12 @@ class TransformersModel:
             prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs)
         )
         longest = max(len(job.prompt) for job in jobs)
-        padding = [longest - len(job.prompt) for job in jobs]
-        prompts = [[0] * pad + job.prompt for pad, job in zip(padding, jobs, strict=True)]
-        mask = [[0] * pad + [1] * len(job.prompt) for pad, job in zip(padding, jobs, strict=True)]
+        prompts = []
+        masks = []
+        for job in jobs:
+            padding = [0] * (longest - len(job.prompt))
+            prompts.append(padding + job.prompt)
+            masks.append(padding + [1] * len(job.prompt))
         config = GenerationConfig(
             do_sample=False,
             max_new_tokens=max(job.max_tokens for job in jobs),
@@ -99,15 +105,15 @@ class TransformersModel:
         with torch.inference_mode():
             self._model.generate(
                 torch.tensor(prompts, device=self._device),
-                attention_mask=torch.tensor(mask, device=self._device),
+                attention_mask=torch.tensor(masks, device=self._device),
                 generation_config=config,
                 streamer=BatchStreamer(jobs, self.profiler),
             )
         self.profiler.end_step()
 
     def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
-        """As `completion_server.WholeModel` says."""
-        places: list[dict[int, float]] = []
+        """Score a text as `completion_server.WholeModel` describes."""
+        distributions: list[dict[int, float]] = []
         with torch.inference_mode():
             logits = self._model(
                 torch.tensor([prompt], device=self._model.device), use_cache=False
@@ -115,33 +121,37 @@ class TransformersModel:
             following = torch.tensor([*prompt[1:], int(logits[-1].argmax())], device=logits.device)
             for first in range(0, len(prompt), ROWS_AT_ONCE):
                 rows = logits[first : first + ROWS_AT_ONCE].float().log_softmax(-1)
-                there = following[first : first + ROWS_AT_ONCE]
+                tokens = following[first : first + ROWS_AT_ONCE]
                 best = rows.topk(min(top, rows.shape[1]))
-                own = rows.gather(1, there[:, None])[:, 0]
-                for ids, values, token, value in zip(
+                values = rows.gather(1, tokens[:, None])[:, 0]
+                for best_ids, best_values, token, value in zip(
                     best.indices.tolist(),
                     best.values.tolist(),
-                    there.tolist(),
-                    own.tolist(),
+                    tokens.tolist(),
+                    values.tolist(),
                     strict=True,
                 ):
-                    places.append({**dict(zip(ids, values, strict=True)), token: value})
-        return places
+                    logprobs = dict(zip(best_ids, best_values, strict=True))
+                    logprobs[token] = value
+                    distributions.append(logprobs)
+        return distributions
 
     def write(
         self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool
     ) -> list[int]:
+        """Generate tokens as `completion_server.WholeModel` describes."""
         ids = torch.tensor([prompt], device=self._model.device)
-        options: dict[str, Any] = (
-            {"stop_strings": stop, "tokenizer": self._whole_tokenizer} if stop else {}
-        )
+        eos = None if ignore_eos else self._eos
+        options: dict[str, Any] = {}
+        if stop:
+            options = {"stop_strings": stop, "tokenizer": self._whole_tokenizer}
         with torch.inference_mode():
             whole = self._model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
                 max_new_tokens=max_tokens,
-                eos_token_id=None if ignore_eos else self._eos,
+                eos_token_id=eos,
                 pad_token_id=0,
                 **options,
             )
@@ -152,23 +162,22 @@ class TransformersModel:
         return str(self._whole_tokenizer.decode(tokens, skip_special_tokens=skip_special))
 
     def facts(self) -> dict[str, Any]:
-        threads = f", {torch.get_num_threads()} threads" if self._device == "cpu" else ""
+        versions = {"transformers": transformers.__version__, "torch": torch.__version__}
+        if self._quantize:
+            versions["torchao"] = sys.modules["torchao"].__version__
+        versions["python"] = ".".join(map(str, sys.version_info[:3]))
+        note = f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}"
+        if self._device == "cpu":
+            note += f", {torch.get_num_threads()} threads"
         return {
             "engine_version": transformers.__version__,
-            "versions": {
-                "transformers": transformers.__version__,
-                "torch": torch.__version__,
-                **({"torchao": sys.modules["torchao"].__version__} if self._quantize else {}),
-                "python": ".".join(map(str, sys.version_info[:3])),
-            },
+            "versions": versions,
             "kernel_choices": transformers_kernel_choices(self._model),
             "weight_bytes_loaded": transformers_model_bytes(self._model),
-            "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
+            "kv_value_bytes": self._model.dtype.itemsize,  # the cache has the type of activations
             "weight_load_s": round(self._load_s, 3),
             "prefix_caching": False,
-            "notes": [
-                f"{str(self._model.dtype).removeprefix('torch.')} on {self._device}{threads}"
-            ],
+            "notes": [note],
         }
 
 
@@ -200,9 +209,9 @@ def _quantize_transformers(model: Any, method: str) -> None:
 
 
 def transformers_model_bytes(model: Any) -> int:
-    """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
-    return sum(
-        part.nbytes
-        for tensor in [*model.parameters(), *model.buffers()]
-        for part in transformers_kernel_tensors(tensor)
-    )
+    """Return the bytes of all parameters and buffers in memory. Tied weights count once."""
+    total = 0
+    for tensor in [*model.parameters(), *model.buffers()]:
+        for part in transformers_kernel_tensors(tensor):
+            total += part.nbytes
+    return total

@@ -1,8 +1,8 @@
-"""A small OpenAI-style server over `transformers.generate`, for measuring it: static batches, one event per token.
+"""A small OpenAI-style server over `transformers.generate`, for measuring it: static batches.
 
-Run by path in the transformers environment; imports nothing of ours. Requests are gathered into one batch, which is
-run by one call of `generate` (greedy, exactly `max_tokens` tokens each) in `transformers_model.py`; the HTTP side is
-`completion_server.py`.
+Run by path in the transformers environment. It imports nothing of ours. One call of `generate` in
+`transformers_model.py` computes each batch: greedy, exactly `max_tokens` tokens per request, one
+event per token. The HTTP part is `completion_server.py`.
 """
 
 import argparse
@@ -16,9 +16,8 @@ import time
 from http import HTTPStatus
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).parent)
-)  # run in isolated mode, python does not look beside the script
+# In isolated mode, Python does not search the script's folder.
+sys.path.append(str(Path(__file__).parent))
 from completion_server import (  # type: ignore[import-not-found]
     CompletionServer,
     Handler,
@@ -31,9 +30,9 @@ from transformers_model import QUANTIZE, TransformersModel  # type: ignore[impor
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
-# A batch that is not full starts when no further request came for so long. On a busy machine the requests of one
-# batch were seen 20 ms apart, and a batch that is split gives wrong figures; one that is never filled (the last of a
-# closed loop whose requests are not a multiple of its streams) is late by this once, and the log says so.
+# An incomplete batch starts after this time without a further request. On a busy machine, requests
+# of one batch arrived 20 ms apart, and a split batch gives wrong figures. The last batch of a
+# closed loop may never be full. It starts late by this time, and the log says so.
 GATHER_S = 0.250
 
 
@@ -42,7 +41,10 @@ def _peak_bytes() -> int:
 
 
 class Switch:
-    """Starts the profiler (with a name for its trace) or stops it, in the thread that computes."""
+    """A job that starts the profiler, with a name for its trace, or stops it without one.
+
+    The computing thread runs it.
+    """
 
     def __init__(self, name: str | None) -> None:
         self._name = name
@@ -61,13 +63,16 @@ class Switch:
 
 
 class ProfilingHandler(Handler):  # type: ignore[misc]
-    """Also /start_profile and /stop_profile, as vLLM has them."""
+    """A handler that also serves /start_profile and /stop_profile, as vLLM does."""
 
     more_paths = ("/start_profile", "/stop_profile")
 
     def answer_more(self, content: bytes) -> None:
-        named = str(json.loads(content or b"{}").get("profile_prefix") or "profile")
-        switch = Switch(Path(named).name if self.path == "/start_profile" else None)
+        name: str | None = None
+        prefix = str(json.loads(content or b"{}").get("profile_prefix") or "profile")
+        if self.path == "/start_profile":
+            name = Path(prefix).name
+        switch = Switch(name)
         self.server.jobs.put(switch)
         switch.done.wait()
         if switch.error is not None:
@@ -82,11 +87,15 @@ class TransformersServer(CompletionServer):  # type: ignore[misc]
 
 
 def _gather_batch(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
-    """The next batch: as many requests as the first one announced, or those that came one soon after the other."""
+    """Return the next batch.
+
+    It has as many requests as the first one announced, or fewer if no other comes for GATHER_S.
+    """
     batch: list[Job] = []
     while not batch or len(batch) < batch[0].batch_size:
+        timeout_s = GATHER_S if batch else None
         try:
-            received = jobs.get(timeout=GATHER_S if batch else None)
+            received = jobs.get(timeout=timeout_s)
             if isinstance(received, Switch):
                 received.throw(profiler)
             else:
@@ -98,7 +107,10 @@ def _gather_batch(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfile
 
 
 def serve_transformers(model: TransformersModel, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
-    """Runs batches for ever. After an error the state of torch is unknown, so the process ends with it in its log."""
+    """Run batches for ever.
+
+    After an error the state of torch is unknown. The process then ends, with the error in its log.
+    """
     while True:
         batch = _gather_batch(jobs, model.profiler)
         began = time.perf_counter()
@@ -136,9 +148,8 @@ def main() -> None:
     server = TransformersServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
     print(FACTS + json.dumps(model.facts()), flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    serve_transformers(
-        model, server.jobs
-    )  # in the main thread, where torch's number of threads was set
+    # The main thread computes, because torch's number of threads was set in it.
+    serve_transformers(model, server.jobs)
 
 
 if __name__ == "__main__":

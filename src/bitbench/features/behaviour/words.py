@@ -117,8 +117,8 @@ def _iter_different(count: int) -> Iterator[Phrase]:
 def _iter_undecided(count: int) -> Iterator[Phrase]:
     if count:
         yield say(
-            f"{format_count(count, 'variant')} {_choose_verb(count)} inconclusive: not enough text or "
-            "probability mass to tell."
+            f"{format_count(count, 'variant')} {_choose_verb(count)} inconclusive: "
+            "not enough text or probability mass to tell."
         )
 
 
@@ -167,8 +167,9 @@ def _iter_definitions(summary: StudySummary) -> Iterator[Phrase]:
     )
     yield say(
         strong("Verdict"),
-        f": equivalent if the divergence exceeds that floor by less than {_get_margin(summary):g} nats "
-        "with the study's confidence, whatever the missing probability mass may add. Different if "
+        ": equivalent if the divergence exceeds that floor by less than "
+        f"{_get_margin(summary):g} nats with the study's confidence, "
+        "whatever the missing probability mass may add. Different if "
         "it certainly exceeds it by more. Otherwise inconclusive: not enough text, or not enough "
         "probability mass, to tell.",
     )
@@ -217,8 +218,9 @@ def turn_behaviour_section(conversations: Conversations, summary: StudySummary) 
     """Build the section on conversations: sentences, a table and definitions."""
     first = conversations.rows[0]
     basis = small_print(
-        f"{first.conversations} scripted conversations of {format_count(first.turns, 'turn')}, half of "
-        "them extractions, half tool calls, each with two examples; greedy answers of one line. "
+        f"{first.conversations} scripted conversations of {format_count(first.turns, 'turn')}, "
+        "half of them extractions, half tool calls, each with two examples; "
+        "greedy answers of one line. "
         "The turns before are in the prompt with the script's own answers, so that every config "
         "is asked the same. A conversation ends at its first fault."
     )

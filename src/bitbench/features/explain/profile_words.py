@@ -131,8 +131,9 @@ def _iter_facts(profile: OperatorProfile) -> Iterator[Words]:
     )
     if abs(profile.agreement) > ALLOWED_GAP:
         yield strong(
-            f"The two differ by more than {format_percent(ALLOWED_GAP)}: the trace and the client did not "
-            "see the same steps, or the machine was busy. Profile again before relying on it."
+            f"The two differ by more than {format_percent(ALLOWED_GAP)}: "
+            "the trace and the client did not see the same steps, or the machine was busy. "
+            "Profile again before relying on it."
         )
     if profile.trace_file is not None:
         yield say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file))

@@ -140,7 +140,8 @@ def describe_roof(roof: MachineRoof) -> Phrase:
         billions(roof.float32_flops_per_s, "Gflop/s"),
         " in float32",
         int8,
-        f" with {format_count(roof.threads, 'thread')}. These are the best readings; the median is ",
+        f" with {format_count(roof.threads, 'thread')}. "
+        "These are the best readings; the median is ",
         join_phrases(
             [make_share(roof.read_bytes_per_s.spread), make_share(roof.flops_per_s.spread)], " and "
         ),

@@ -101,7 +101,8 @@ def connect_cluster(address: ClusterAddress) -> Iterator[Any]:
                 ray.init(**_start_options(address), log_to_driver=False, logging_level="error")
         except Exception as error:  # Ray has a dozen types, some of them only RuntimeError
             raise FleetError(
-                f"the Ray cluster at {address.place or 'gpus'} cannot be used: {_describe_cause(error)}"
+                f"the Ray cluster at {address.place or 'gpus'} cannot be used: "
+                f"{_describe_cause(error)}"
             ) from error
         stack.callback(ray.shutdown)
         yield ray

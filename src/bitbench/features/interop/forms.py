@@ -1,7 +1,7 @@
-"""The forms in which others publish benchmark records: `markdown-runs`, `markdown-backends` and `rst-by-length`.
+"""The forms of published benchmark records: `markdown-runs`, `markdown-backends`, `rst-by-length`.
 
-The texts are in `templates/`; the tables are made here. Whatever a template prints is escaped by the one writer of its
-form. What `bitbench import --from published-table` reads keeps its layout.
+The texts are in `templates/`, the tables are built here. One function per form escapes everything
+that its template prints. `bitbench import --from published-table` reads these layouts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,32 +61,33 @@ from bitbench.util.units import UNKNOWN, show_bytes
 
 
 def _written(
-    template: str, phrase: Callable[[Phrase], str], of: StudyReport, **content: object
+    template: str, format_phrase: Callable[[Phrase], str], report: StudyReport, **content: object
 ) -> str:
-    """The template with all that it prints as `phrase` writes it; text in Markup is written already."""
+    """Return the filled template. `format_phrase` escapes everything that is not Markup yet."""
 
-    def finished(value: object) -> Markup:
+    def format_value(value: object) -> Markup:
         if isinstance(value, Markup):
             return value
         if isinstance(value, tuple):
-            return Markup(phrase(value))
+            return Markup(format_phrase(value))
         if isinstance(value, Name | Quantity):
-            return Markup(phrase((value,)))
-        return Markup(phrase((format_plain_words(UNKNOWN if value is None else str(value)),)))
+            return Markup(format_phrase((value,)))
+        text = UNKNOWN if value is None else str(value)
+        return Markup(format_phrase((format_plain_words(text),)))
 
-    loader = PackageLoader("bitbench.features.interop")
     environment = Environment(
-        loader=loader,
+        loader=PackageLoader("bitbench.features.interop"),
         autoescape=True,
-        finalize=finished,
+        finalize=format_value,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    return environment.get_template(template).render(summary=of.summary, **content).rstrip() + "\n"
+    text = environment.get_template(template).render(summary=report.summary, **content)
+    return text.rstrip() + "\n"
 
 
 PREFERRED = ("perplexity_rise", "kl_mean", "perplexity")  # keys of a config's quality estimates
-ROUNDING = 1e-9  # what rounding leaves of equal values is below this
+ROUNDING = 1e-9  # rounding errors of equal values are smaller
 DECIMALS = 2  # as in such records
 FIGURES = {
     "Latency": ("latency_s", "s"),
@@ -96,48 +97,44 @@ FIGURES = {
 }
 
 
-def markdown_runs(of: StudyReport) -> str:
-    """Runs by configuration: a section for each, with every run in it."""
-    functions = {
-        "figure": _figure,
-        "mean": _mean_and_deviation,
-        "rank": ranked.format_rank,
-        "estimate": ranked.find_ranked_estimate,
-        "source": describe_import_source,
-    }
-    host = Markup("\n\n".join(render_markdown_section(build_host_section(of.records.lock))))
+def markdown_runs(report: StudyReport) -> str:
+    """Return the runs by configuration: a section for each, with every run in it."""
+    host = Markup("\n\n".join(render_markdown_section(build_host_section(report.records.lock))))
     return _markdown(
         "runs.md",
-        of,
+        report,
         _runs_table,
         figures=FIGURES,
         host=host,
-        not_run=_not_run(of.summary),
-        **functions,
+        not_run=_not_run(report.summary),
+        figure=_figure,
+        mean=_mean_and_deviation,
+        rank=ranked.format_rank,
+        estimate=ranked.find_ranked_estimate,
+        source=describe_import_source,
     )
 
 
-def markdown_backends(of: StudyReport) -> str:
-    """A column for each config: its version, its kernel, its times."""
-    return _markdown("backends.md", of, _backends_table)
+def markdown_backends(report: StudyReport) -> str:
+    """Return a column for each config: its version, its kernel, its times."""
+    return _markdown("backends.md", report, _backends_table)
 
 
 def _markdown(
     template: str,
-    of: StudyReport,
-    table: Callable[[StudySummary, Ranking, list[PointSummary]], Table],
+    report: StudyReport,
+    build_part_table: Callable[[StudySummary, Ranking, list[PointSummary]], Table],
     **content: object,
 ) -> str:
-    parts = [
-        (part, ranking, ranked.list_ranked_points(part, ranking))
-        for part, ranking in ranked.iter_rankings(of.summary)
-    ]
+    parts = []
+    for part, ranking in ranked.iter_rankings(report.summary):
+        parts.append((part, ranking, ranked.list_ranked_points(part, ranking)))
     return _written(
         template,
         render_markdown_phrase,
-        of,
+        report,
         parts=parts,
-        table=lambda *part: Markup(render_markdown_table(table(*part))),
+        table=lambda *part: Markup(render_markdown_table(build_part_table(*part))),
         name=Name,
         shape=describe_workload,
         **content,
@@ -146,19 +143,24 @@ def _markdown(
 
 @dataclass(frozen=True)
 class _Quality:
-    """The first of PREFERRED, or of what else was measured, that any config has."""
+    """A quality metric and its estimates by config.
+
+    It is the first of PREFERRED, or of the other measured ones, that any config has.
+    """
 
     definition: MetricDefinition
     estimates: Mapping[Config, Estimate]
 
     @classmethod
     def of(cls, summary: StudySummary) -> "_Quality | None":
+        """Return the quality metric of a summary, or None if no quality was measured."""
         for key in dict.fromkeys((*PREFERRED, *summary.quality_definitions)):
-            known = {
-                row.config: row.estimates[key] for row in summary.quality if key in row.estimates
-            }
-            if known:
-                return cls(summary.quality_definitions[key], known)
+            estimates: dict[Config, Estimate] = {}
+            for row in summary.quality:
+                if key in row.estimates:
+                    estimates[row.config] = row.estimates[key]
+            if estimates:
+                return cls(summary.quality_definitions[key], estimates)
         return None
 
     def quantity(self, config: Config) -> Quantity | None:
@@ -166,169 +168,168 @@ class _Quality:
 
 
 def _quality_column(
-    summary: StudySummary, config_of: Callable[[Item], Config]
+    summary: StudySummary, get_config: Callable[[Item], Config]
 ) -> ColumnOf[Item] | None:
     quality = _Quality.of(summary)
     if quality is None:
         return None
     unit = find_unit(quality.definition)
     return make_number_column(
-        quality.definition.label, unit, lambda item: quality.quantity(config_of(item))
+        quality.definition.label, unit, lambda item: quality.quantity(get_config(item))
     )
 
 
 def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
-    memory, definition = ranked.find_memory_metric(summary), summary.definitions[ranking.metric]
+    memory = ranked.find_memory_metric(summary)
+    definition = summary.definitions[ranking.metric]
     interval = f"{definition.label}, {format_percent(summary.study.measure.confidence)} interval"
 
-    def config(point: PointSummary) -> Config:
+    def get_config(point: PointSummary) -> Config:
         return point.point.config
 
-    def runs(point: PointSummary) -> Phrase:
-        counted = sum(run.outcome is Outcome.OK for run in point.runs)
-        has_result = ranked.has_ranked_result(summary, point)
-        return say(str(counted) if has_result else ranked.format_outcomes(point) or "not run")
+    def describe_runs(point: PointSummary) -> Phrase:
+        if ranked.has_ranked_result(summary, point):
+            return say(str(sum(run.outcome is Outcome.OK for run in point.runs)))
+        return say(ranked.format_outcomes(point) or "not run")
 
-    def peak(point: PointSummary) -> float | None:
+    def find_peak(point: PointSummary) -> float | None:
         estimate = point.metrics.get(memory)
         return estimate.value if estimate else None
 
-    def interval_of(point: PointSummary) -> Quantity | None:
-        known = to_quantity(point.metrics.get(ranking.metric), definition)
-        return (
-            None if known is None else replace(known, sd=None)
-        )  # the deviation has a column of its own
+    def find_interval(point: PointSummary) -> Quantity | None:
+        quantity = to_quantity(point.metrics.get(ranking.metric), definition)
+        if quantity is None:
+            return None
+        return replace(quantity, sd=None)  # the deviation has its own column
 
-    def column(title: str) -> ColumnOf[PointSummary]:
+    def make_column(title: str) -> ColumnOf[PointSummary]:
         metric, unit = FIGURES[title]
         return make_number_column(
             title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric))
         )
 
+    quality = _quality_column(summary, get_config)
+    if quality is None:
+        quality = make_number_column("Quality", Unit.NONE, lambda _: None)
     return build_table(
         points,
         make_words_column(
             "Rank",
-            lambda point: ranked.format_rank(ranked.find_ranked_entry(ranking, config(point))),
+            lambda point: ranked.format_rank(ranked.find_ranked_entry(ranking, get_config(point))),
         ),
-        make_words_column("Model", lambda point: Name(config(point).name)),
-        make_number_column("Runs", Unit.NONE, runs),
-        *map(column, FIGURES),
-        make_number_column(interval, find_unit(definition), interval_of),
-        make_number_column("Memory peak", Unit.BYTES, peak),
-        _quality_column(summary, config)
-        or make_number_column("Quality", Unit.NONE, lambda _: None),
+        make_words_column("Model", lambda point: Name(get_config(point).name)),
+        make_number_column("Runs", Unit.NONE, describe_runs),
+        *map(make_column, FIGURES),
+        make_number_column(interval, find_unit(definition), find_interval),
+        make_number_column("Memory peak", Unit.BYTES, find_peak),
+        quality,
     )
 
 
 def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
     if estimate is None:
         return None
+    mean = _figure(estimate.value)
     sd = estimate.basis.trial_sd if estimate.basis else None
-    return format_plus_minus(_figure(estimate.value), None if sd is None else _figure(sd))
+    if sd is None:
+        return format_plus_minus(mean, None)
+    return format_plus_minus(mean, _figure(sd))
 
 
 def _figure(value: float) -> Quantity:
-    """Two decimals, as in such records; small ones with three digits. The unit stands in the title, or behind it."""
+    """Return a value without a unit: two decimals, as in such records, or three digits below 1.
+
+    The unit is in the title or behind the value.
+    """
     if abs(value) < ROUNDING:
         return Quantity(0.0, decimals=0)
     return Quantity(value, decimals=DECIMALS) if abs(value) >= 1 else Quantity(value, digits=ROUGH)
 
 
 def _not_run(summary: StudySummary) -> list[Phrase]:
-    """The reasons, each once, with the configs that they keep from running."""
-    reasons = group_by(summary.refusals, lambda refusal: refusal.reason)
-    return [
-        say(
-            format_list(list_names(dict.fromkeys(refusal.point.config.name for refusal in alike))),
-            f": {format_plain_words(reason)}",
-        )
-        for reason, alike in reasons.items()
-    ]
+    """Return each reason once, with the configs that could not run because of it."""
+    phrases = []
+    for reason, refusals in group_by(summary.refusals, lambda refusal: refusal.reason).items():
+        names = dict.fromkeys(refusal.point.config.name for refusal in refusals)
+        phrases.append(say(format_list(list_names(names)), f": {format_plain_words(reason)}"))
+    return phrases
 
 
 def _backends_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
-    """A column per point, a row per fact."""
+    """Return a table with a column per point and a row per fact."""
 
-    def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
+    def make_column(index: int) -> ColumnOf[tuple[str, list[Words]]]:
         return make_words_column(
-            format_plain_words(points[place].point.config.engine, MAX_NAME),
-            lambda fact: fact[1][place],
+            format_plain_words(points[index].point.config.engine, MAX_NAME),
+            lambda fact: fact[1][index],
         )
 
     return build_table(
         _facts(summary, ranking, points),
         make_words_column(strong("Backend"), lambda fact: strong(fact[0])),
-        *map(column, range(len(points))),
+        *map(make_column, range(len(points))),
     )
 
 
 def _facts(
     summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
 ) -> Iterator[tuple[str, list[Words]]]:
-    known = {config.config: config for config in summary.configs}
+    """Yield the title and the cells of each row, one cell per point."""
+    by_config = {row.config: row for row in summary.configs}
     configs = [point.point.config for point in points]
+    entries = [ranked.find_ranked_entry(ranking, config) for config in configs]
 
-    def texts(field: str) -> list[Words]:
-        found = (getattr(known.get(config), field, ()) for config in configs)
-        return [
-            "; ".join(format_plain_words(text, MAX_NAME) for text in every) or None
-            for every in found
-        ]
+    def list_texts(field: str) -> list[Words]:
+        cells: list[Words] = []
+        for config in configs:
+            texts = getattr(by_config.get(config), field, ())
+            cells.append("; ".join(format_plain_words(text, MAX_NAME) for text in texts) or None)
+        return cells
+
+    def list_quantities(metric: str) -> list[Words]:
+        definition = summary.definitions[metric]
+        return [to_quantity(point.metrics.get(metric), definition) for point in points]
 
     yield "Model", [format_plain_words(config.variant, MAX_NAME) for config in configs]
-    yield "Version", texts("engine_versions")
-    yield "Kernel", texts("kernels")
-    for title, metric in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
-        yield (
-            title,
-            [
-                to_quantity(point.metrics.get(metric), summary.definitions[metric])
-                for point in points
-            ],
-        )
-    ready = [known[config].ready_s if config in known else None for config in configs]
-    yield "Start to ready", [make_spread(time, Unit.SECONDS) for time in ready]
+    yield "Version", list_texts("engine_versions")
+    yield "Kernel", list_texts("kernels")
+    yield "TTFT", list_quantities("ttft_s")
+    yield "TPOT", list_quantities("tpot_s")
+    ready: list[Words] = []
+    for config in configs:
+        time = by_config[config].ready_s if config in by_config else None
+        ready.append(make_spread(time, Unit.SECONDS))
+    yield "Start to ready", ready
     memory = ranked.find_memory_metric(summary)
-    yield (
-        "Memory peak",
-        [make_spread(point.metrics.get(memory), Unit.BYTES) for point in points],
-    )
+    yield "Memory peak", [make_spread(point.metrics.get(memory), Unit.BYTES) for point in points]
     quality = _Quality.of(summary)
     if quality is not None:
-        yield (
-            f"Quality: {quality.definition.name}",
-            [quality.quantity(config) for config in configs],
-        )
+        title = f"Quality: {quality.definition.name}"
+        yield title, [quality.quantity(config) for config in configs]
     times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
-    yield "Starts / trials", [format_starts_and_trials(time) if time else None for time in times]
-    places = [ranked.format_rank(ranked.find_ranked_entry(ranking, config)) for config in configs]
-    yield f"Rank by {summary.definitions[ranking.metric].name}", list(places)
+    yield "Starts / trials", [_format_starts(time) for time in times]
+    title = f"Rank by {summary.definitions[ranking.metric].name}"
+    yield title, [ranked.format_rank(entry) for entry in entries]
     if ranking.baseline is not None:
-        yield (
-            "Speed-up",
-            [
-                ranked.format_versus_baseline(ranking, ranked.find_ranked_entry(ranking, config))
-                for config in configs
-            ],
-        )
+        yield "Speed-up", [ranked.format_versus_baseline(ranking, entry) for entry in entries]
     if any(point.failures for point in points):
         yield "Failed", [ranked.format_outcomes(point) or "no" for point in points]
 
 
-DEVICE_COUNTS = (
-    "gpus",
-    "tensor-parallel-size",
-    "tensor_parallel_size",
-)  # how engines spell it, and imported tables
+def _format_starts(estimate: Estimate | None) -> str | None:
+    return format_starts_and_trials(estimate) if estimate else None
+
+
+# The names of this argument in engines and in imported tables.
+DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")
 MAX_CAUSE = 120
 MAX_SETTINGS = 120
-MERGED = 2  # columns of which a value that repeats is written once
+MERGED = 2  # leading columns in which a repeated value is written once
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A point that was asked for."""
+    """A requested point."""
 
     point: Point
     workload: Workload
@@ -340,7 +341,7 @@ class _Row:
         return self.measured.metrics.get(metric) if self.measured else None
 
     def known(self, part: ShapePart, value: str) -> str:
-        """UNKNOWN where the workload does not know this part of its shape."""
+        """Return the value, or UNKNOWN if the workload does not know this part of its shape."""
         return UNKNOWN if part in self.workload.unknown else value
 
     @property
@@ -350,54 +351,60 @@ class _Row:
 
     @property
     def title(self) -> str:
-        """That of its table: a model on an engine at one batch size and output length."""
-        size = (
-            UNKNOWN
-            if self.workload.open_loop
-            else self.known("concurrency", str(self.workload.concurrency))
-        )
+        """The title of its table: a model on an engine at one batch size and output length."""
+        size = UNKNOWN
+        if not self.workload.open_loop:
+            size = self.known("concurrency", str(self.workload.concurrency))
         tokens = self.known("output_tokens", format_length(self.workload.output_tokens))
         return f"{self.model} ({self.setup.engine}), batch size {size}, {tokens} tokens generated"
 
 
-def rst_by_length(of: StudyReport) -> str:
-    """Speed and memory by model and engine. A point that did not run has its row and its reason."""
-    summary, lock = of.summary, of.records.lock
-    versions = dict.fromkeys(
-        f"{summary.study.engine(config.config.engine).engine} {version}"
-        for config in summary.configs
-        for version in config.engine_versions
-    )
+def rst_by_length(report: StudyReport) -> str:
+    """Return speed and memory by model and engine.
 
-    def grid(rows: Sequence[_Row]) -> Markup:
+    A point that did not run has its row and its reason.
+    """
+    summary = report.summary
+    lock = report.records.lock
+
+    def render_table(rows: Sequence[_Row]) -> Markup:
         titles, cells = format_cells_with_units(_speed_table(summary, lock, rows), _rst)
         return Markup(format_rst_grid_table(titles, cells, merged=MERGED))
 
     return _written(
         "by_length.rst",
         _rst,
-        of,
+        report,
         heading=lambda mark, *parts: Markup(format_rst_heading(_rst(say(*parts)), mark)),
-        facts=[*_machine(lock.host), *versions],
+        facts=[*_machine(lock.host), *dict.fromkeys(_iter_versions(summary))],
         confidence=format_percent(summary.study.measure.confidence),
         groups=group_by(_rows(summary), lambda row: row.title),
-        table=grid,
+        table=render_table,
     )
 
 
 def _rst(phrase: Phrase) -> str:
-    return escape_rst(
-        "".join(
-            format_quantity(part) if isinstance(part, Quantity) else format_plain_text((part,))
-            for part in phrase
-        )
-    )
+    texts = []
+    for part in phrase:
+        if isinstance(part, Quantity):
+            texts.append(format_quantity(part))
+        else:
+            texts.append(format_plain_text((part,)))
+    return escape_rst("".join(texts))
+
+
+def _iter_versions(summary: StudySummary) -> Iterator[str]:
+    for row in summary.configs:
+        for version in row.engine_versions:
+            yield f"{summary.study.engine(row.config.engine).engine} {version}"
 
 
 def _machine(host: HostFacts) -> Iterator[str]:
-    yield from (accelerator.name for accelerator in host.accelerators)
+    for accelerator in host.accelerators:
+        yield accelerator.name
     if host.cpu_model:
-        yield f"{host.cpu_model}{f', {host.cores} cores' if host.cores else ''}"
+        cores = f", {host.cores} cores" if host.cores else ""
+        yield f"{host.cpu_model}{cores}"
     elif not host.accelerators:
         yield f"machine: {UNKNOWN}"
     if host.memory_bytes:
@@ -405,38 +412,32 @@ def _machine(host: HostFacts) -> Iterator[str]:
 
 
 def _rows(summary: StudySummary) -> list[_Row]:
-    """All points that were asked for, by input length and then in the order of the study."""
+    """Return all requested points, by input length and then in the order of the study."""
     measured = {point.point: point for point in summary.points}
-    reasons = {
-        point: "" if "output_throughput" in measurement.metrics else _why_not(measurement)
-        for point, measurement in measured.items()
-    }
+    reasons = {point: _why_not(measurement) for point, measurement in measured.items()}
     for refusal in summary.refusals:
         word = "not made" if refusal.was_tried else "refused"
         reasons.setdefault(refusal.point, f"{word}: {refusal.reason}")
-    rows = [
-        _Row(
-            point,
-            summary.study.workload(point.workload),
-            summary.study.engine(point.config.engine),
-            measured.get(point),
-            reason,
-        )
-        for point, reason in reasons.items()
-    ]
-    order = {
-        config: place
-        for place, config in reversed(list(enumerate(row.point.config for row in rows)))
-    }
+    rows = []
+    ranks: dict[Config, int] = {}
+    for point, reason in reasons.items():
+        workload = summary.study.workload(point.workload)
+        setup = summary.study.engine(point.config.engine)
+        rows.append(_Row(point, workload, setup, measured.get(point), reason))
+        ranks.setdefault(point.config, len(ranks))
 
-    def place(row: _Row) -> tuple[float, int]:
+    def get_key(row: _Row) -> tuple[float, int]:
         tokens = row.workload.input_tokens
-        return tokens if isinstance(tokens, int) else float("inf"), order[row.point.config]
+        length = tokens if isinstance(tokens, int) else float("inf")
+        return length, ranks[row.point.config]
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=get_key)
 
 
 def _why_not(point: PointSummary) -> str:
+    """Return why a point has no figures, or an empty text if it has some."""
+    if "output_throughput" in point.metrics:
+        return ""
     if not point.failures:
         return "not run"
     return f"{ranked.format_outcomes(point)}: {point.failures[0].failure.cause}"
@@ -444,7 +445,7 @@ def _why_not(point: PointSummary) -> str:
 
 def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Table:
     memory = ranked.find_memory_metric(summary)
-    where = "Device" if memory.startswith("device") else "Host"
+    memory_title = "Device memory" if memory.startswith("device") else "Host memory"
     columns = [
         make_words_column("Model", lambda row: row.model),
         make_words_column(
@@ -456,25 +457,16 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
         make_number_column("Speed", "tokens/s", _speed),
     ]
     if any(row.workload.open_loop or row.workload.concurrency > 1 for row in rows):
-        columns += [
-            _mean("Requests/s", "request_throughput"),
-            _mean("All tokens/s", "overall_throughput"),
-        ]
-    columns.append(_mean(f"{where} memory", memory, "GB", 1e9))
+        columns.append(_mean("Requests/s", "request_throughput"))
+        columns.append(_mean("All tokens/s", "overall_throughput"))
+    columns.append(_mean(memory_title, memory, "GB", 1e9))
     quality: ColumnOf[_Row] | None = _quality_column(summary, lambda row: row.point.config)
     if quality is not None:
         columns.append(quality)
     return build_table(
         rows,
         *columns,
-        make_words_column(
-            "n",
-            lambda row: (
-                format_starts_and_trials(speed)
-                if (speed := row.estimate("output_throughput"))
-                else None
-            ),
-        ),
+        make_words_column("n", lambda row: _format_starts(row.estimate("output_throughput"))),
         make_words_column(
             "Settings", lambda row: format_plain_words(_settings(summary, row.setup), MAX_SETTINGS)
         ),
@@ -485,45 +477,53 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
 
 
 def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
-    def figure(row: _Row) -> float | None:
+    def find_mean(row: _Row) -> float | None:
         estimate = row.estimate(metric)
         return estimate.value / factor if estimate else None
 
-    return make_number_column(title, unit, figure, decimals=DECIMALS)
+    return make_number_column(title, unit, find_mean, decimals=DECIMALS)
 
 
 def _speed(row: _Row) -> Quantity | None:
-    known = make_quantity(row.estimate("output_throughput"), "tokens/s")
-    return None if known is None else replace(known, decimals=DECIMALS)
+    speed = make_quantity(row.estimate("output_throughput"), "tokens/s")
+    return None if speed is None else replace(speed, decimals=DECIMALS)
 
 
 def _devices(setup: EngineSetup, lock: Lock) -> str | None:
-    """As many as its arguments say; one where the machine has some; else the processor."""
-    counts = [str(setup.args[name]) for name in DEVICE_COUNTS if name in setup.args]
-    if counts or lock.host.accelerators:
-        return counts[0] if counts else "1"
+    """Return the number in the arguments, 1 on a machine with accelerators, or else CPU.
+
+    It is None for an unknown machine.
+    """
+    for name in DEVICE_COUNTS:
+        if name in setup.args:
+            return str(setup.args[name])
+    if lock.host.accelerators:
+        return "1"
     return "CPU" if lock.host.cpu_model else None
 
 
 def _settings(summary: StudySummary, setup: EngineSetup) -> str:
-    chosen = {
-        name: value
-        for name, value in {**setup.settings, **setup.env}.items()
-        if name not in DEVICE_COUNTS
-    }
-    texts = [f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()]
-    is_named = setup.name != setup.engine and summary.imported_from is None
-    return f"{f'{setup.name}: ' if is_named else ''}{' '.join(texts) or 'default'}"
+    """Return the settings and variables of a setup, without the values of secrets."""
+    texts = []
+    for name, value in {**setup.settings, **setup.env}.items():
+        if name not in DEVICE_COUNTS:
+            visible = "•••" if is_secret(name) else value
+            texts.append(f"{name}={visible}")
+    text = " ".join(texts) or "default"
+    if setup.name != setup.engine and summary.imported_from is None:
+        return f"{setup.name}: {text}"
+    return text
 
 
 def _remarks(measured: PointSummary | None) -> str:
-    """Of a point with figures."""
+    """Return the outliers and failures of a point with figures, or an empty text."""
     if measured is None:
         return ""
-    flagged = {outlier.trial_id for outlier in measured.outliers}
+    notes = []
+    outlier_ids = {outlier.trial_id for outlier in measured.outliers}
+    if outlier_ids:
+        notes.append(f"{format_count(len(outlier_ids), 'outlier')} flagged")
     failed = ranked.format_outcomes(measured)
-    notes = [
-        f"{format_count(len(flagged), 'outlier')} flagged" if flagged else "",
-        f"besides: {failed}" if failed else "",
-    ]
-    return "; ".join(filter(None, notes))
+    if failed:
+        notes.append(f"besides: {failed}")
+    return "; ".join(notes)

@@ -1,7 +1,6 @@
 """Text and grid tables in reStructuredText."""
 
 import itertools
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from textwrap import TextWrapper
@@ -10,7 +9,6 @@ from bitbench.reports.document.words import format_plain_words
 from bitbench.util.units import UNKNOWN
 
 WIDEST_TEXT = 44  # characters of a column of words
-_LIST_MARKER = re.compile(r"\s*(\(\w+\)|\w+[.)])(\s|$)")  # `1.`, `a)`, `(iv)`
 
 
 def escape_rst(text: str) -> str:
@@ -21,9 +19,21 @@ def escape_rst(text: str) -> str:
         line += f"\\{char}" if _is_markup(words, index) else char
     line = line or UNKNOWN
     is_plain = line[0].isalnum() or line[0] in "\\–"
-    if is_plain and not _LIST_MARKER.match(line):
+    if is_plain and not _starts_like_list_item(line):
         return line
     return f"\\{line}"
+
+
+def _starts_like_list_item(line: str) -> bool:
+    """Return True if the line begins with a marker such as `1.`, `a)` or `(iv)`."""
+    marker = line.split(maxsplit=1)[0]
+    if marker.startswith("(") and marker.endswith(")"):
+        name = marker[1:-1]
+    elif marker.endswith((".", ")")):
+        name = marker[:-1]
+    else:
+        return False
+    return name.replace("_", "a").isalnum()
 
 
 def _is_markup(line: str, index: int) -> bool:

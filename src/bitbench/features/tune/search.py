@@ -259,7 +259,8 @@ class _TuneRun:
             }
         )
         self.observer.note(
-            f"confirming {winner.name}: {format_count(measure.starts.min, 'start')} beside the baseline"
+            f"confirming {winner.name}: {format_count(measure.starts.min, 'start')} "
+            "beside the baseline"
         )
         part = StudyPart(
             lambda plan: _select_part(plan, both, {winner, find_quality_baseline(winner, plan)})

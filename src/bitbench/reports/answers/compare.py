@@ -252,7 +252,8 @@ def _iter_interval_notes(comparison: Comparison) -> Iterator[Phrase]:
     count = len(comparison.gates)
     if count > 1:
         yield say(
-            f"Corrected for {count} comparisons ({format_percent(_compute_confidence(comparison))} intervals each): "
+            f"Corrected for {count} comparisons "
+            f"({format_percent(_compute_confidence(comparison))} intervals each): "
             "the overall false-alarm rate stays below "
             f"{format_percent(1 - comparison.confidence)}."
         )

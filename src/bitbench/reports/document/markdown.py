@@ -1,6 +1,5 @@
 """A document as Markdown that is readable as text. Its charts, if drawn, are files."""
 
-import re
 from collections.abc import Iterator, Sequence
 
 from bitbench.reports.document import model as doc
@@ -124,8 +123,9 @@ def _iter_blocks(blocks: Sequence[doc.Block], *, has_figures: bool = True) -> It
 def _render_code_block(lines: Sequence[str]) -> str:
     """Return lines in a fence that is longer than any run of backticks in them."""
     body = [format_plain_words(line, MAX_LOG_LINE) for line in lines]
-    longest = max(map(len, re.findall("`+", "\n".join(body))), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "```"
+    while any(fence in line for line in body):
+        fence += "`"
     return "\n".join([f"{fence}text", *body, fence])
 
 

@@ -276,7 +276,8 @@ def iter_remarks(summary: StudySummary) -> Iterator[Words]:
             " in the engine's args measures bf16.",
         )
     if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
-        yield f"Outliers: {format_count(len(flagged), 'trial')} flagged (still included in the means)."
+        trials = format_count(len(flagged), "trial")
+        yield f"Outliers: {trials} flagged (still included in the means)."
     if unfinished := sum(point.is_unfinished for point in summary.points):
         total = format_count(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
