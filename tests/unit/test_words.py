@@ -65,12 +65,12 @@ def texts() -> dict[str, str]:
     names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md")
     written = [HERE / name for name in (*names, "scripts/README.md", "tests/README.md")]
     for folder, pattern in (
-        ("docs", "*.md"),
+        ("docs", "**/*.md"),
         ("examples", "*.y*ml"),
         ("src/bitbench/planning", "*.yaml"),
         ("src/bitbench/quantize/recipes", "*.yaml"),
     ):
-        written += (HERE / folder).rglob(pattern)
+        written += (HERE / folder).glob(pattern)
     return {
         str(path.relative_to(HERE)): text
         for path, text in {
