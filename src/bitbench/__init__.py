@@ -3,7 +3,8 @@
     import bitbench
 
     results = bitbench.run("study.yaml", into="out")
-    results.summary.rankings                 # typed objects
+    results                                   # in a notebook: the answer and its table
+    results.summary.rankings                  # typed objects
     results.points.to_pandas()                # metrics with intervals; or .to_arrow()
     bitbench.compare("baseline", "out", fail_if=["output_throughput < -3%"]).exit_code
 
@@ -18,6 +19,7 @@ from bitbench.util.version import __version__
 __all__ = [
     "BitbenchError",
     "Comparison",
+    "MadeVariant",
     "Plan",
     "Recommendation",
     "Results",
@@ -25,9 +27,12 @@ __all__ = [
     "Workload",
     "__version__",
     "compare",
-    "load",
+    "load_test",
+    "measure_quality",
+    "open",
     "plan",
-    "read",
+    "quantize_model",
+    "quick",
     "recommend",
     "report",
     "run",
@@ -37,10 +42,12 @@ if TYPE_CHECKING:
     from bitbench.analysis.results.comparison import Comparison
     from bitbench.analysis.results.recommendation import Recommendation
     from bitbench.api.compare import compare
-    from bitbench.api.interface import load, plan, read, report, run
+    from bitbench.api.interface import load_test, open, plan, report, run
     from bitbench.api.recommend import recommend
     from bitbench.api.results import Results
+    from bitbench.api.variants import measure_quality, quantize_model, quick
     from bitbench.feature import Offer
+    from bitbench.quantize.variants import MadeVariant
     from bitbench.study.plan import Plan
     from bitbench.study.study import Study
     from bitbench.study.workload import Workload
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "BitbenchError": "bitbench.util.errors",
     "Comparison": "bitbench.analysis.results.comparison",
+    "MadeVariant": "bitbench.quantize.variants",
     "Plan": "bitbench.study.plan",
     "Recommendation": "bitbench.analysis.results.recommendation",
     "Results": "bitbench.api.results",
@@ -57,7 +65,8 @@ _MODULES = {
     "Workload": "bitbench.study.workload",
     "compare": "bitbench.api.compare",
     "recommend": "bitbench.api.recommend",
-    **dict.fromkeys(("load", "plan", "read", "report", "run"), "bitbench.api.interface"),
+    **dict.fromkeys(("load_test", "open", "plan", "report", "run"), "bitbench.api.interface"),
+    **dict.fromkeys(("measure_quality", "quantize_model", "quick"), "bitbench.api.variants"),
 }
 
 

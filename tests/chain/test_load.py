@@ -108,7 +108,7 @@ def test_from_python_with_prompts_of_a_file_beside_a_folder_that_does_not_exist_
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", null.api_key)
     Path("prompts.txt").write_text("One question.\n\nAnother question.\n")
-    results = bitbench.load(
+    results = bitbench.load_test(
         null.url, concurrency=[1], requests=4, trials=1, output_tokens=4, text="prompts.txt"
     )
     assert results.path.name.startswith("load-127.0.0.1-")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.quick import _URL
 from bitbench.endpoint.endpoint_run import (
     CLIMB_S,
     GROWTH,
     MOST_STREAMS,
     TRIALS,
     Ladder,
+    is_server_url,
     make_workload_with_streams,
 )
 from bitbench.machine.workplace import Workplace
@@ -150,14 +150,14 @@ def test_the_answer_says_where_throughput_ends_to_grow() -> None:
     "word", ["http://127.0.0.1:8000", "localhost:8000", "host:8000/v1", "https://host"]
 )
 def test_a_server_is_told_from_a_model(word: str) -> None:
-    assert _URL.fullmatch(word)
+    assert is_server_url(word)
 
 
 @pytest.mark.parametrize(
     "word", ["smollm2-135m", "acme/Tiny-GGUF:Q4_K_M", "acme/Tiny:8", "shape:qwen3-4b", "./a.gguf"]
 )
 def test_a_model_is_told_from_a_server(word: str) -> None:
-    assert not _URL.fullmatch(word)
+    assert not is_server_url(word)
 
 
 @pytest.fixture

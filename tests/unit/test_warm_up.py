@@ -80,6 +80,6 @@ def test_an_endpoint_whose_first_requests_are_slow(
     with running(steady, tmp_path) as null:
         monkeypatch.setenv("OPENAI_API_KEY", null.api_key)
         place, shape = tmp_path / "out", {"requests": 2, "trials": 1, "output_tokens": 2}
-        results = bitbench.load(null.url, into=place, concurrency=[2], **shape)
-    assert len(results.warm_ups) == needed
+        results = bitbench.load_test(null.url, into=place, concurrency=[2], **shape)
+    assert len(results.warmups) == needed
     assert len(results.trials) == 1

@@ -1,37 +1,51 @@
 """The comparison of two study folders, or of two variants in one."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from bitbench.analysis.changes import parse_gate_condition
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies, compare_within_study
-from bitbench.records.folder import StudyFolder
+from bitbench.api.inputs import ResultsInput, open_study_folder
 from bitbench.study.plan import Config, Plan
 from bitbench.util.errors import UsageError
 
 
 def compare(
-    baseline: str | Path,
-    candidate: str | Path | None = None,
+    baseline: ResultsInput,
+    candidate: ResultsInput | None = None,
     *,
     variants: tuple[str, str] | None = None,
     fail_if: Sequence[str] = (),
     allow: Sequence[Fact | str] = (),
     allow_inconclusive: bool = False,
 ) -> Comparison:
-    """Compare two study folders point by point, or two `variants` of one.
+    """Compare two study folders point by point, or two variants of one.
 
-    `fail_if` lists limits such as "output_throughput < -3%". Their metrics are shown next to the
-    primary metric. `allow` lists facts that may differ. `allow_inconclusive` accepts a limit that
-    an interval contains.
+    Args:
+        baseline: The results to compare with, or the path of their folder.
+        candidate: The results to check, or the path of their folder.
+        variants: Two variants or configs of `baseline` to compare, instead of a `candidate`.
+        fail_if: Limits such as "output_throughput < -3%". Their metrics are shown next to the
+            primary metric.
+        allow: Facts that may differ between the two.
+        allow_inconclusive: Whether a limit that an interval contains is accepted.
+
+    Returns:
+        The comparison. Its `gates` judge the limits, and `exit_code` is that of the command.
+
+    Raises:
+        BitbenchError: The two cannot be compared, or differ in a fact that is not allowed.
+
+    Example:
+        later = bitbench.open("out")
+        bitbench.compare("baseline", later, fail_if=["output_throughput < -3%"]).exit_code
     """
     conditions = [parse_gate_condition(text) for text in fail_if]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
-        before = StudyFolder.existing(Path(baseline)).read()
-        after = StudyFolder.existing(Path(candidate)).read()
+        before = open_study_folder(baseline).read()
+        after = open_study_folder(candidate).read()
         comparison = compare_studies(before, after, conditions=conditions, allowed=allowed)
     elif candidate is None and variants is not None:
         if allowed:
@@ -39,7 +53,7 @@ def compare(
                 "--allow is for two study folders; "
                 "between variants of one, what differs is named and allowed"
             )
-        study = StudyFolder.existing(Path(baseline)).read()
+        study = open_study_folder(baseline).read()
         pairs = _list_pairs(study.plan, *variants)
         comparison = compare_within_study(study, pairs, conditions=conditions)
     else:

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from bitbench.analysis.recommend import recommend as recommend_of
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
+from bitbench.api.inputs import ResultsInput, open_study_folder
 from bitbench.engines import registry
 from bitbench.engines.environments import environment_python, get_python_path
 from bitbench.machine.workplace import get_default_home
 from bitbench.planning.plan import complete_engine_setup, list_engine_loads
 from bitbench.ports import Deployable, Launch
-from bitbench.records.folder import StudyFolder, StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.reports.write import StudyReport
 from bitbench.study.hardware import Capability
 from bitbench.study.plan import Config
@@ -83,7 +84,7 @@ def _quote_word(word: str) -> str:
 
 
 def recommend(
-    folder: str | Path,
+    folder: ResultsInput,
     *,
     slo: str | Mapping[str, str | float] | None = None,
     max_memory: str | int | None = None,
@@ -91,11 +92,30 @@ def recommend(
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
 ) -> Recommendation:
-    """Return the fastest config that meets the limits with confidence, and the reasons against the
-    others."""
+    """Return the fastest config that meets the limits, and the reasons against the others.
+
+    Args:
+        folder: The path of a study folder, or results.
+        slo: Objectives: "ttft_p99=200ms", or names with limits in seconds.
+        max_memory: The most memory, such as "4GB" or a number of bytes.
+        max_quality_loss: The largest loss of quality, such as "1%" or a share of 1.
+        workloads: The workloads to choose for, by default each of the study.
+        engines: The engines to choose from, by default all.
+
+    Returns:
+        A choice for each workload, with the command that serves it. A config is chosen only if it
+        meets the limits with confidence.
+
+    Raises:
+        BitbenchError: A limit cannot be understood, or a name is not in the study.
+
+    Example:
+        for choice in bitbench.recommend("out", slo="ttft_p99=300ms").choices:
+            print(choice.workload, choice.chosen)
+    """
     limits = _parse_limits(slo, max_memory, max_quality_loss)
     home = get_default_home()
-    report = StudyReport(StudyFolder.existing(Path(folder)), home)
+    report = StudyReport(open_study_folder(folder), home)
     recommendation = recommend_of(report.summary, limits, workloads=workloads, engines=engines)
     choices: list[Choice] = []
     for choice in recommendation.choices:

@@ -15,13 +15,14 @@ from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.data import format_csv, format_json, list_trial_rows
+from bitbench.reports.document.model import Block, Chart, Figure, Heading, Table
 from bitbench.reports.formats import Form
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from bitbench.study.metrics import find_metric
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
-from bitbench.util.errors import StoreError
+from bitbench.util.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,14 +73,52 @@ class Records(ResultTable, Sequence[R], Generic[R]):
         return iter(self._records)
 
 
+class Plot:
+    """A chart of the report, which a notebook draws: as SVG with the extra `figures`, else in a
+    frame."""
+
+    def __init__(self, figure: Figure) -> None:
+        self._figure = figure
+
+    def __repr__(self) -> str:
+        return f"<Plot {self._figure.name}: {self._figure.title}>"
+
+    def _repr_svg_(self) -> str | None:
+        from bitbench.reports.charts.svg import has_svg_renderer, render_svg
+
+        return render_svg(self._figure) if has_svg_renderer() else None
+
+    def _repr_html_(self) -> str | None:
+        from bitbench.reports.charts.svg import has_svg_renderer
+        from bitbench.reports.document.html import render_html_frame
+
+        return None if has_svg_renderer() else render_html_frame(self._figure)
+
+
 class Results:
-    """The content of a study folder. Tables of records have the columns of `bitbench query`."""
+    """The content of a study folder. Tables of records have the columns of `bitbench query`.
+
+    A notebook cell shows the answer of the report and its first table.
+    """
 
     def __init__(self, folder: StudyFolder, home: Path) -> None:
         self._of = StudyReport(folder, home)
 
     def __repr__(self) -> str:
         return f"<bitbench.Results of {self.study.name}: {len(self.trials)} trials in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        from bitbench.reports.document.html import render_html_blocks
+
+        document = self._of.document
+        blocks: list[Block] = [Heading(document.title)]
+        blocks += [block for block in document.answer if not isinstance(block, Chart)]
+        for section in document.sections:
+            tables = [block for block in section.blocks if isinstance(block, Table)]
+            if tables:
+                blocks.append(tables[0])
+                break
+        return render_html_blocks(blocks)
 
     @property
     def path(self) -> Path:
@@ -113,7 +152,7 @@ class Results:
         )
 
     @cached_property
-    def warm_ups(self) -> Records[TrialRecord]:
+    def warmups(self) -> Records[TrialRecord]:
         """The trials before the measured ones, which are slower and count in no metric."""
         return self._trials(lambda trial: trial.kind == "warmup")
 
@@ -138,6 +177,28 @@ class Results:
     def points(self) -> Records[PointSummary]:
         """Each config on each workload. As a table: one row per metric, with its interval."""
         return Records(self.summary.points, lambda: _build_metric_table(self.summary))
+
+    def plot(self, name: str) -> Plot:
+        """Return a chart of the report, which a notebook cell draws.
+
+        Args:
+            name: The name of the chart, such as "answer-ratios".
+
+        Returns:
+            An object that draws itself.
+
+        Raises:
+            BitbenchError: The report has no chart of this name. The message lists the names.
+
+        Example:
+            bitbench.open("out").plot("answer-ratios")
+        """
+        from bitbench.reports.files import iter_figures
+
+        figures = {figure.name: figure for figure in iter_figures(self._of.document)}
+        if name not in figures:
+            raise UsageError(f"no chart {name}; the charts are: {', '.join(figures) or 'none'}")
+        return Plot(figures[name])
 
     def report(self) -> Path:
         """Write the folder report/, and return the path of its page, index.html."""

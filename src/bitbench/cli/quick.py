@@ -1,6 +1,5 @@
 """`bitbench quick`: a first answer about a server or variants of a model, without a study file."""
 
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,35 +18,27 @@ from bitbench.cli.terminal import Terminal
 from bitbench.endpoint.endpoint_run import (
     GROWTH,
     choose_endpoint_folder,
-    find_named_server,
-    find_servers,
+    choose_servers,
+    is_server_url,
     measure_endpoint_study,
     prepare_running_server,
 )
-from bitbench.engines.environments import make_environment
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.machine.workplace import Workplace
 from bitbench.planning.plan import make_estimator, plan_study
 from bitbench.planning.quick_study import (
     TOTAL_S,
     MissingPart,
-    list_missing_parts,
-    make_quick_field,
-    make_quick_study,
-    parse_quick_study_names,
-    write_quick_study,
+    create_missing_part,
+    prepare_quick_study,
 )
-from bitbench.planning.readiness import get_environment, make_model_ready
 from bitbench.records.folder import StudyRecords
 from bitbench.reports.answers.quick import build_quick_comparison, build_quick_server_report
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.running import runner
-from bitbench.util.errors import ExitCode, NotReadyError, UsageError
-from bitbench.util.machine_faults import require_native
+from bitbench.util.errors import ExitCode, NotReadyError
 from bitbench.util.units import show_about, show_bytes
-
-_URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a hub's GGUF file has a slash before the colon
 
 
 def quick(
@@ -79,21 +70,16 @@ def quick(
     """
     names = what or []
     folder = into or choose_endpoint_folder()
-    if not names or _URL.fullmatch(names[0]):
+    if not names or is_server_url(names[0]):
         _measure_server(names, folder)
     _compare_variants(names, folder, yes=yes)
 
 
 def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
     """Measure the server at the URL, or one on this machine, and print how much load it handles."""
-    if len(urls) > 1:
-        raise UsageError(
-            "one server at a time; "
-            "to compare two, write a study with two endpoints (docs/endpoints.md)"
-        )
     workplace = Workplace()
     console = Terminal()
-    server, *others = [find_named_server(urls[0])] if urls else find_servers()
+    server, *others = choose_servers(urls)
     with LoadWorkers() as client:
         prepared = prepare_running_server(server, client, into)
         show_load_heading(console, prepared)
@@ -114,23 +100,23 @@ def _measure_server(urls: Sequence[str], into: Path) -> NoReturn:
 
 def _compare_variants(names: Sequence[str], into: Path, *, yes: bool) -> NoReturn:
     """Create what is missing after a question, and measure and compare the variants."""
-    require_native()
     workplace = Workplace()
     console = Terminal()
-    named = parse_quick_study_names(names)
-    candidates = make_quick_field(named, workplace)
-    while missing := list_missing_parts(candidates, workplace):
-        _ask_to_create(missing, names, console, yes=yes)
-        yes = True
-        if all(part.kind == "variant" for part in missing):
-            break
-        for part in missing:
-            _create_part(part, workplace, console)
-        # A downloaded model may differ from what its name promised.
-        candidates = make_quick_field(named, workplace)
-    source = write_quick_study(make_quick_study(candidates, workplace, into.name), into)
+    is_agreed = yes
+
+    def confirm(missing: Sequence[MissingPart]) -> None:
+        nonlocal is_agreed
+        _ask_to_create(missing, names, console, yes=is_agreed)
+        is_agreed = True
+
+    def create(part: MissingPart) -> None:
+        with console.status(Text(f"{part.kind} {part.name}")) as status:
+            steps = Steps(console, status, part.name)
+            create_missing_part(part, workplace, on_step=steps.step, on_progress=steps.progress)
+
+    source = prepare_quick_study(names, workplace, into, confirm=confirm, create=create)
     high_s = make_estimator(plan_study(source, workplace), workplace).estimate_range_s()[1]
-    engines = ", ".join(candidates.engines)
+    engines = ", ".join(setup.engine for setup in source.study.engines)
     console.print(
         f"Wrote {source.file}; measuring on {engines}, about {show_about(high_s)}",
         soft_wrap=True,
@@ -189,20 +175,3 @@ def _ask_to_create(
         )
     if not typer.confirm("Create it?"):
         raise NotReadyError("nothing was created")
-
-
-def _create_part(part: MissingPart, workplace: Workplace, console: Terminal) -> None:
-    """Create a missing part, except a variant, which the run creates."""
-    with console.status(Text(f"{part.kind} {part.name}")) as status:
-        steps = Steps(console, status, part.name)
-        if part.kind == "environment":
-            make_environment(
-                get_environment(part.name),
-                workplace.home,
-                device=workplace.device,
-                on_step=steps.step,
-            )
-        elif part.kind == "model":
-            make_model_ready(
-                part.name, workplace.home, on_step=steps.step, on_progress=steps.progress
-            )

@@ -4,6 +4,7 @@ They are a sweep in interleaved rounds, a search for the highest rate, or the sh
 `bitbench quick`.
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -63,7 +64,13 @@ from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
 from bitbench.study.study_file import StudySource, check_input, format_study
 from bitbench.study.workload import Workload
-from bitbench.util.errors import LoadError, NotReadyError, StoreError, UndecidedError
+from bitbench.util.errors import (
+    LoadError,
+    NotReadyError,
+    StoreError,
+    UndecidedError,
+    UsageError,
+)
 from bitbench.util.files import SafeFolder
 from bitbench.util.machine_faults import require_native
 from bitbench.util.units import show_seconds
@@ -434,6 +441,15 @@ _PROMPTS = tuple(
 )
 
 
+# A hub's GGUF file has a slash before the colon.
+_URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")
+
+
+def is_server_url(name: str) -> bool:
+    """Return True for the URL of a server, and False for the name of a model."""
+    return _URL.fullmatch(name) is not None
+
+
 @dataclass(frozen=True)
 class FoundServer:
     """A server that lists models, and the variable with the key for it."""
@@ -468,6 +484,21 @@ def find_servers() -> tuple[FoundServer, ...]:
             "bitbench quick smollm2-135m gguf-q4_0"
         )
     return tuple(servers)
+
+
+def choose_servers(urls: Sequence[str]) -> tuple[FoundServer, ...]:
+    """Return the server at the URL, or without a URL all servers on this machine.
+
+    Raise UsageError for several URLs, and what `find_named_server` and `find_servers` raise.
+    """
+    if len(urls) > 1:
+        raise UsageError(
+            "one server at a time; "
+            "to compare two, write a study with two endpoints (docs/endpoints.md)"
+        )
+    if urls:
+        return (find_named_server(urls[0]),)
+    return find_servers()
 
 
 def find_named_server(url: str) -> FoundServer:

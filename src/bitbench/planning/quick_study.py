@@ -1,13 +1,13 @@
-"""`bitbench quick` of variants: the study behind the names on a command line, and the parts that
-are missing on this machine before it can run."""
+"""`bitbench quick` of variants: the study behind the names, and the parts that are missing on this
+machine before it can run."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments import list_environments
+from bitbench.engines.environments import list_environments, make_environment
 from bitbench.machine.workplace import Workplace
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG
@@ -16,7 +16,12 @@ from bitbench.models.library import GGUF, find_source
 from bitbench.planning import variants
 from bitbench.planning.compatibility import find_baseline_recipe, look_up_compatibility
 from bitbench.planning.plan import make_estimator, plan_study
-from bitbench.planning.readiness import hub_python, readiness
+from bitbench.planning.readiness import (
+    get_environment,
+    hub_python,
+    make_model_ready,
+    readiness,
+)
 from bitbench.planning.variants import VariantStore
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import find_maker, guess_backend_s
@@ -30,6 +35,7 @@ from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense_
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ModelError, RecipeError, StoreError, UsageError
 from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.machine_faults import require_native
 from bitbench.util.text import suggest_name
 
 SPEED_S = 180.0  # budget of the speed trials
@@ -100,6 +106,51 @@ class MissingPart:
     name: str
     seconds: float | None = None
     size_bytes: int | None = None
+
+
+def prepare_quick_study(
+    names: Sequence[str],
+    workplace: Workplace,
+    folder: Path,
+    *,
+    confirm: Callable[[Sequence[MissingPart]], None],
+    create: Callable[[MissingPart], None],
+) -> StudySource:
+    """Create the missing parts, and write the study that compares the names.
+
+    `confirm` is called before parts are created, and raises an error to prevent that. `create` is
+    called for each part except a variant, which the run creates. Raise PlatformError if this
+    machine cannot measure, and UsageError for names that cannot be compared.
+    """
+    require_native()
+    named = parse_quick_study_names(names)
+    candidates = make_quick_field(named, workplace)
+    while missing := list_missing_parts(candidates, workplace):
+        confirm(missing)
+        parts = [part for part in missing if part.kind != "variant"]
+        if not parts:
+            break
+        for part in parts:
+            create(part)
+        # A downloaded model may differ from what its name promised.
+        candidates = make_quick_field(named, workplace)
+    study = make_quick_study(candidates, workplace, folder.name)
+    return write_quick_study(study, folder)
+
+
+def create_missing_part(
+    part: MissingPart,
+    workplace: Workplace,
+    *,
+    on_step: Callable[[str], None],
+    on_progress: hub.OnProgress = lambda _done, _total: None,
+) -> None:
+    """Install a missing environment, or download or create a missing model."""
+    if part.kind == "environment":
+        environment = get_environment(part.name)
+        make_environment(environment, workplace.home, device=workplace.device, on_step=on_step)
+    elif part.kind == "model":
+        make_model_ready(part.name, workplace.home, on_step=on_step, on_progress=on_progress)
 
 
 def parse_quick_study_names(names: Sequence[str]) -> Named:

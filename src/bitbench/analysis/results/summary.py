@@ -412,6 +412,13 @@ class StudySummary(Record):
     # Results of features, by the names of their parts.
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        counts = f"{len(self.configs)} configs, {len(self.points)} points"
+        return f"<StudySummary of {self.study.name}: {counts}>"
+
+    def __str__(self) -> str:
+        return repr(self)
+
     def part(self, kind: type[P]) -> P | None:
         """Return the result of a feature, or None if it has none for this study."""
         return next((part for part in self.parts.values() if isinstance(part, kind)), None)

@@ -43,18 +43,18 @@ from bitbench.util.units import UNKNOWN
 PROSE = 40  # characters from which a cell is a sentence and needs more width
 
 
+_LOADER = PackageLoader("bitbench.reports.document")
+
+
 def render_html(document: doc.Document, bundle: str) -> str:
     """Return the page. `bundle` is the script of `read_vega_bundle`."""
-    loader = PackageLoader("bitbench.reports.document")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    environment = _make_environment()
     body = _Body(environment)
     sections = body.parts(document.sections)
     style = environment.get_template("page.css").render(
         light=format_css_colors(LIGHT), dark=format_css_colors(DARK)
     )
-    behaviour = loader.get_source(environment, "page.js")[0]
+    behaviour = _LOADER.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
         title=format_plain_words(doc.format_plain_text(document.title)),
         heading=body.phrase(document.title),
@@ -68,6 +68,26 @@ def render_html(document: doc.Document, bundle: str) -> str:
         bundle=Markup(bundle),
         policy=_format_policy(behaviour, bundle),
     )
+
+
+def render_html_blocks(blocks: Sequence[doc.Block]) -> str:
+    """Return blocks without charts as HTML for a page of others, such as a notebook."""
+    return str(_Body(_make_environment()).blocks(blocks))
+
+
+def render_html_frame(figure: doc.Figure) -> str:
+    """Return a frame for a page of others, in which a page with only this chart draws it."""
+    document = doc.Document((figure.title,), (doc.Chart(figure),))
+    page = render_html(document, read_vega_bundle())
+    frame = Markup(
+        '<iframe srcdoc="{}" sandbox="allow-scripts allow-downloads" '
+        'style="width: 100%; height: 30rem; border: 0"></iframe>'
+    )
+    return str(frame.format(page))
+
+
+def _make_environment() -> Environment:
+    return Environment(loader=_LOADER, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 
 @dataclass(frozen=True)
