@@ -56,7 +56,7 @@ def estimate_all_metrics(samples: Samples, confidence: float) -> dict[Point, dic
 def estimate_metric(samples: Samples, metric: str, confidence: float) -> dict[Point, Estimate]:
     """Estimate one metric of every point that has it.
 
-    The configs of a workload share its variance.
+    The configs of a workload share their variance.
     """
     estimates = {}
     by_point = {
@@ -109,7 +109,7 @@ def _estimate_block_correlation(samples: Sequence[Sample], variance: float) -> f
 def estimate_mean(
     sample: Sample, confidence: float, workload: Pool = NOTHING_LENT, others: Pool = NOTHING_LENT
 ) -> Estimate:
-    """Estimate a mean. It has no interval if there are too few starts of all configs.
+    """Estimate a mean. It has no interval if all configs together have too few starts.
 
     The pool `workload` includes the variance of this sample, and `others` does not.
     """
@@ -128,7 +128,10 @@ def estimate_mean(
 def _estimate_uncertainty(
     sample: Sample, uncertainty: Uncertainty, workload: Pool, others: Pool
 ) -> Uncertainty:
-    """Return the uncertainty of a sample, with its variance pooled."""
+    """Return the uncertainty of a sample whose variance is pooled with that of other configs.
+
+    `uncertainty` is from the sample alone. Its standard error is the minimum of the result.
+    """
     freedom = uncertainty.degrees_of_freedom
     from_workload = min(LENDING_LIMIT, max(0.0, workload.degrees_of_freedom - freedom))
     from_others = min(LENDING_LIMIT - from_workload, others.degrees_of_freedom)

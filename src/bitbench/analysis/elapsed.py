@@ -56,7 +56,7 @@ def collect_block_ends(
     newest_block = 0
     reached_s = spans[0].began_s if spans else 0.0
     for span in spans:
-        # An older block was resumed by a later call.
+        # A later call may resume an older block. Its time does not count.
         if span.block is not None and span.block >= newest_block:
             newest_block = span.block
             elapsed_s += _compute_added_s(span, reached_s)

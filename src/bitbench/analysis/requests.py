@@ -49,13 +49,14 @@ def estimate_percentile(
     event: CountedEvent = CountedEvent.REQUEST,
     shared_by: int = 1,
 ) -> PercentileEstimate | None:
-    """Return a percentile over all requests, or None without a request.
+    """Return a percentile over all requests with its interval, or None without a request.
 
-    One start does not cover the next, so its interval is open at both ends. `shared_by` is the
-    number of requests of a trial that are one event, such as those of a batch. For an endpoint that
-    was already running, give its trials as starts.
+    The upper end is None if it would lie beyond all requests. Both ends are None for a single
+    start, which does not show how much starts differ. `shared_by` requests are served together and
+    count as one event, such as a batch. For an endpoint that was already running, give one entry
+    per trial instead of per start.
     """
-    of_starts: list[Floats] = []
+    times_by_start: list[Floats] = []
     events = 0
     for trials in starts:
         if not trials:
@@ -64,24 +65,25 @@ def estimate_percentile(
         events += sum(ceil(times.size / shared_by) for times in finite)
         pooled = np.concatenate(finite)
         if pooled.size:
-            of_starts.append(pooled)
-    if not of_starts:
+            times_by_start.append(pooled)
+    if not times_by_start:
         return None
-    times = np.concatenate(of_starts)
+    times = np.concatenate(times_by_start)
     share = percent / 100
     value = float(np.quantile(times, share))
-    reach = _compute_reach(of_starts, value, share, events, confidence)
+    reach = _compute_reach(times_by_start, value, share, events, confidence)
+    # The interval is computed in shares of the requests, as the module describes.
     low = 0.0
     if share - reach >= 1 / (2 * events):
         low = float(np.quantile(times, share - reach, method="lower"))
     high = None
     if share + reach <= 1 - 1 / (2 * events):
         high = float(np.quantile(times, share + reach, method="higher"))
-    is_carried = is_estimate_carried(events, percent)
-    is_slowest = high is None and percent > MEDIAN and not is_carried
+    has_enough_events = is_estimate_carried(events, percent)
+    is_slowest = high is None and percent > MEDIAN and not has_enough_events
     if is_slowest:
         value = float(times.max())
-    note = "" if is_carried else _describe_extreme(event, events, is_slowest=is_slowest)
+    note = "" if has_enough_events else _describe_extreme(event, events, is_slowest=is_slowest)
     lower_end = low if high is not None or low > 0 else None
     return PercentileEstimate(
         value=value,
@@ -92,19 +94,19 @@ def estimate_percentile(
         percent=percent,
         event=event,
         events=events,
-        clusters=len(of_starts),
+        clusters=len(times_by_start),
     )
 
 
 def _describe_extreme(event: CountedEvent, events: int, *, is_slowest: bool) -> str:
-    """Return what a value is that has too few events to be a percentile: `slowest of 24`."""
+    """Return a note on a value that has too few events to be a percentile: `slowest of 24`."""
     unit = "" if event is CountedEvent.REQUEST else f" {event.value}"
     counted = f"of {events:,}{unit}"
     return f"slowest {counted}" if is_slowest else counted
 
 
 def compute_events_needed(percent: float, clusters: int, confidence: float) -> int:
-    """Return the fewest events with which chance alone leaves an upper end.
+    """Return the fewest events with which the interval has an upper end, if starts do not differ.
 
     They satisfy t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). There must be two clusters or more.
     """
@@ -115,12 +117,12 @@ def compute_events_needed(percent: float, clusters: int, confidence: float) -> i
 
 
 def _compute_reach(
-    of_starts: Sequence[Floats], value: float, share: float, events: int, confidence: float
+    times_by_start: Sequence[Floats], value: float, share: float, events: int, confidence: float
 ) -> float:
     """Return how far the interval extends to each side, as a share. Infinite for one start."""
-    if len(of_starts) < 2:
+    if len(times_by_start) < 2:
         return inf
-    shares = [float((times <= value).mean()) for times in of_starts]
+    shares = [float((times <= value).mean()) for times in times_by_start]
     by_start = float(np.std(shares, ddof=1)) / sqrt(len(shares))
     by_chance = sqrt(share * (1 - share) / events)
     return compute_t_reach(len(shares) - 1, confidence) * max(by_start, by_chance)
@@ -197,6 +199,7 @@ def estimate_tails(
 
 
 def _list_clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Starts:
+    """Return the values of one time of all trials, grouped by start or by trial."""
     clusters: dict[str, list[Floats]] = {}
     for trial, times in zip(requests.trials, requests.times[time], strict=True):
         cluster = trial.id if by_trial else trial.instance_id
@@ -205,7 +208,8 @@ def _list_clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Sta
 
 
 def _choose_event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
-    """Return the unit of events and its size. A batch is prefilled and decoded together."""
+    """Return the unit that counts as one event, and how many requests share it. A batch is one
+    event, since it is prefilled and decoded together."""
     size = workload.concurrency if workload.arrival.kind is Arrival.BATCH else 1
     if time == "itl":
         return CountedEvent.GAP, size

@@ -50,9 +50,10 @@ def get_primary_metric(plan: Plan) -> PrimaryMetric:
 
 
 def find_baseline(plan: Plan) -> Config | None:
-    """Return the config that the study names as its baseline, or the first on the engine it names.
+    """Return the study's baseline, or None if no config fits its name.
 
-    If the study names none, this is its first config. Return None if no config has the name.
+    The name is that of a config, or of an engine, whose first config is then the baseline. Without
+    a name the baseline is the study's first config.
     """
     name = plan.study.baseline
     if name is None:
@@ -75,7 +76,7 @@ class SequentialAnalysis:
     def speed(
         self, workload: str, first: Config, second: Config, confidence: float
     ) -> Estimate | None:
-        """Return a ratio above 1 if `first` is faster. None without two common blocks."""
+        """Return a ratio above 1 if `first` is faster, or None without two common blocks."""
         table = self.tables.get(workload)
         pair = table.between(first, second) if table else None
         return None if pair is None else pair.ratio(confidence)
@@ -91,9 +92,9 @@ class SequentialAnalysis:
 
 @dataclass(frozen=True)
 class Speeds:
-    """Ratios of configs by the primary metric of a study.
+    """The speed ratios of pairs of configs, by the primary metric of a study.
 
-    A ratio is from common blocks, or from the means if the two configs have too few of them.
+    A ratio comes from common blocks, or from the means if two configs have too few common blocks.
     """
 
     standing: SequentialAnalysis
@@ -105,7 +106,7 @@ class Speeds:
         return self.standing.primary_metric.metric
 
     def between(self, first: Config, second: Config, workload: str) -> Estimate | None:
-        """Return a ratio above 1 if `first` is faster. None if one of them has no result."""
+        """Return a ratio above 1 if `first` is faster, or None if either has no result."""
         if paired := self.standing.speed(workload, first, second, self.confidence):
             return paired
         higher_is_better = self.standing.primary_metric.higher_is_better
@@ -167,6 +168,7 @@ def list_looks_with_trials(
 
 
 def _list_counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """Return the trials that count and whose point is in the plan."""
     points = set(plan.points)
     return [trial for trial in settle_turns(plan, trials) if trial.counts and trial.point in points]
 
@@ -219,13 +221,13 @@ def _collect_log_speeds(
     for trial in trials:
         by_workload.setdefault(trial.point.workload, []).append(trial)
     speeds: dict[str, LogSpeeds] = {}
-    for workload, own_trials in by_workload.items():
-        figures = {}
-        for turn, trial in collect_trials_by_turn(own_trials).items():
-            figures[turn] = _get_primary_value(trial, primary_metric)
-        of_workload = make_log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
-        if len(of_workload.configs) > 1:
-            speeds[workload] = of_workload
+    for workload, workload_trials in by_workload.items():
+        values = {}
+        for turn, trial in collect_trials_by_turn(workload_trials).items():
+            values[turn] = _get_primary_value(trial, primary_metric)
+        log_speeds = make_log_speeds(values, higher_is_better=primary_metric.higher_is_better)
+        if len(log_speeds.configs) > 1:
+            speeds[workload] = log_speeds
     return speeds
 
 
@@ -239,7 +241,7 @@ def collect_trials_by_turn(trials: Sequence[TrialRecord]) -> dict[TrialKey, Tria
     """Return the trials of a workload by config, block and round.
 
     If trials did not alternate, a round is the trial's index among the trials of its block that
-    count. A block that was resumed with the other order skips the rounds that it has already.
+    count. If a block was resumed in the other order, the rounds that it has already are skipped.
     """
     taken = {(trial.point.config, trial.block, trial.round) for trial in trials}
     rounds: dict[tuple[Config, int], Iterator[int]] = defaultdict(count)

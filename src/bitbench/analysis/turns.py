@@ -1,9 +1,9 @@
-"""The two trials in a row of a config's first turn of a block: right after a thaw, and the next.
+"""The choice between the two trials of a config's first turn in a block.
 
-A thaw leaves cold caches and slow clocks, which the touch before a trial may not warm up. If the
-first trials of an engine differ from the second ones by more than chance, only the second trial of
-such a turn counts. This follows from the records alone, so an interrupted study gives the same
-result.
+The first trial runs right after a thaw, and the second directly after the first. A thaw leaves cold
+caches and slow clocks, which the touch before a trial may not warm up. If the first trials of an
+engine differ from the second ones by more than chance, only the second trial of such a turn counts.
+This follows from the records alone, so an interrupted study gives the same result.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ FEWEST_STARTS = 2
 
 
 def settle_turns(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials, with `turn` exchanged if the second trial counts.
+    """Return the trials, with `turn` swapped in the pairs of which the second trial counts.
 
-    A second call changes nothing.
+    A trial counts if its `turn` is 0. A second call changes nothing.
     """
     by_engine: dict[str, list[TurnPair]] = {}
     for pair in _list_turn_pairs(trials):
@@ -43,14 +43,17 @@ def settle_turns(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]
 
 
 def _list_turn_pairs(trials: Sequence[TrialRecord]) -> list[TurnPair]:
-    """Return the pairs in the order in which they were run, whichever trial counts."""
-    seconds = {(trial.point, trial.block, trial.round) for trial in trials if trial.turn}
-    if not seconds:
+    """Return the first and the second trial of each turn that has two, in the order of their runs.
+
+    The result does not depend on which of the two counts.
+    """
+    turns_with_two = {(trial.point, trial.block, trial.round) for trial in trials if trial.turn}
+    if not turns_with_two:
         return []
     by_turn: dict[object, list[TrialRecord]] = {}
     for trial in trials:
         turn = (trial.point, trial.block, trial.round)
-        if turn in seconds and trial.kind == "measured" and trial.outcome is Outcome.OK:
+        if turn in turns_with_two and trial.kind == "measured" and trial.outcome is Outcome.OK:
             by_turn.setdefault(turn, []).append(trial)
     pairs = []
     for turn_trials in by_turn.values():

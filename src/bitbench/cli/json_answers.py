@@ -53,8 +53,8 @@ def make_answer_schema(command: str) -> dict[str, Any]:
 def format_json_answer(
     command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None
 ) -> str:
-    """Return the document as ASCII. Names come from files and servers, and must not control a
-    terminal."""
+    """Return a command's document as JSON in ASCII. This escapes names from files and servers,
+    which may contain codes that control a terminal."""
     printed = _load_answer_type(command)(
         command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error, answer=answer
     )
@@ -62,6 +62,6 @@ def format_json_answer(
 
 
 def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn:
-    """Print the document, which must be all of stdout, and exit."""
+    """Print the document, which must be the only output on stdout, and exit."""
     typer.echo(format_json_answer(command, answer, exit_code))
     raise typer.Exit(exit_code)

@@ -25,8 +25,8 @@ SILENT_S = 30.0  # time after which a log, which has no live line, gets a line o
 
 
 def _show_objectives(result: ObjectiveResult | None) -> list[tuple[str, str]]:
-    """Return whether a trial meets the objectives of its study, and which it misses. The result is
-    empty without objectives."""
+    """Return texts, each with its style: whether a trial meets the objectives of its study, and
+    which it misses. The list is empty without objectives."""
     if result is None:
         return []
     if result.holds:
@@ -47,7 +47,8 @@ class RunDisplay:
         self._objectives: tuple[Objective, ...] = ()
         self._told_at = time.monotonic()
         self._printed_at = self._told_at
-        # The cause of the newest failure. A refusal is the same on every workload.
+        # The cause of the newest failure. A repeated one is shown as "as above", since an engine
+        # often fails in the same way on every workload.
         self._cause: str | None = None
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
@@ -72,8 +73,8 @@ class RunDisplay:
         self._progress.stop()
 
     def study_started(self, plan: Plan, trials_done: int) -> None:
-        """Show the bar with the minimum of trials. Further trials, for more precision, make it
-        longer. It is never full, since its clock would stop."""
+        """Show a bar for the minimum number of trials. Further trials, for more precision, make it
+        longer. It never becomes full, since that would stop its clock."""
         self._objectives = plan.study.objectives
         measure = plan.study.measure
         minimum = len(plan.points) * measure.starts.min * measure.trials.min

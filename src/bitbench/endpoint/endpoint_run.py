@@ -129,7 +129,8 @@ def measure_endpoint_study(
 def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
     """Raise StoreError if the folder has another kind of load on this endpoint.
 
-    A search does not continue a sweep, nor a sweep a search, nor a search one with other requests.
+    A search cannot continue a sweep, or a sweep a search. A search can continue another search only
+    if both send the same requests.
     """
     if lock.plan.study.engines != study.engines:
         return  # another endpoint or none: a later check refuses it as another study
@@ -162,25 +163,29 @@ def _request_fields(workload: Workload) -> dict[str, object]:
 class EndpointRun:
     """A run of trials on an endpoint, which skips what is recorded already.
 
-    A visit of a study starts an instance, warms it up and runs all trials of a workload in it. Here
-    nothing is started, so the order can be the best one against drift: each round has every point
-    of the sweep once, in a new random order. It is unknown what the server is warm for. So before
-    its first trial, a point in closed loop is warmed up until it is steady. All trials are from one
-    instance. Their interval does not cover another launch, and the report says so.
+    Other studies start an instance, warm it up and run all trials of a workload in it. Here nothing
+    is started, so the trials run in the order that is best against drift: each round has every
+    point of the sweep once, in a new random order. It is unknown which requests the server has
+    served before. So a point in closed loop is warmed up until it is steady, before its first
+    trial. All trials are from one instance. Their interval does not cover another launch, and the
+    report says so.
     """
 
     def __init__(self, run: RunContext, writer: Writer) -> None:
+        """Count the trials that earlier runs have recorded in the writer's folder."""
         self._run = run
         self._writer = writer
         recorded = writer.folder.trials()
         self._trials = [trial for trial in recorded if trial.kind == "measured"]
         self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
-        # The number of earlier runs. What they sent last may not be recorded.
+        # The number of earlier runs. It is part of the prompts' seed: an interrupted run may have
+        # sent prompts that it did not record.
         self._visit = len(writer.folder.instances())
         # The points that this run has warmed up, with the metrics of the last round. Earlier runs
         # do not count: the server may have been restarted since.
         self._warm: dict[Point, tuple[TrialMetrics, ...]] = {}
         self._progress = Progress(run.plan, list_repeatable_rejections(self._trials))
+        # All trials are in one block, so every point is due in it from the beginning.
         rounds = run.plan.study.measure.trials.min
         self._progress.begin(BlockTask(BLOCK, rounds, frozenset(run.plan.points)))
         self._progress.add(self._trials)
@@ -208,8 +213,8 @@ class EndpointRun:
     def climb(self, next_point: NextPoint) -> None:
         """Measure the points that `next_point` returns, each as a new workload of the study.
 
-        If the server dies after a successful trial, warn and end: that is a part of the answer.
-        Raise LoadError if it dies before.
+        If the server dies after a successful trial, warn and end, since that is a result too.
+        Raise LoadError if it dies earlier.
         """
         ready = self._begin()
         while (workload := next_point(self._plan.study, self._trials)) is not None:
@@ -272,7 +277,7 @@ class EndpointRun:
             self._update_lock(search=limits)
 
     def _tell_cost(self, limits: SearchLimits, rate: float) -> None:
-        """Tell the observer what the rest of a search takes, from the approximate rate."""
+        """Tell the observer how long the rest of a search takes if the result is near `rate`."""
         done = len(list_rate_trials(self._plan.study, self._trials))
         cost = estimate_search_cost(limits, rate, done=done)
         self._run.observer.note(
@@ -340,7 +345,7 @@ class EndpointRun:
     def _warm_up(self, workload: Workload, ready: ReadyInstance) -> TrialDraft | None:
         """Warm up a point before its first trial in this run.
 
-        Return a warm-up that failed, which is the result of its point, or else None.
+        Return None, or a warm-up that failed. That failure is then the result of the point.
         """
         point = self._point(workload)
         rounds: list[TrialRecord] = []
@@ -466,11 +471,11 @@ def find_servers() -> tuple[FoundServer, ...]:
     no server answers.
     """
     require_native()
-    key = read_endpoint_api_key(KEY_VARIABLE)
     servers: list[FoundServer] = []
     for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
+            key = read_endpoint_api_key(KEY_VARIABLE)
             models = list_offered_models(Endpoint(url, "", key), ANSWER_LIMIT_S)
         except EndpointUnusable:
             continue

@@ -56,7 +56,7 @@ class FirstContact:
     latency_s: float
     ttft_s: float
     requests: int
-    # Without a time per token if each answer has one token.
+    # It lacks the time per token if each answer has one token.
     fastest_s: Mapping[Promised, float]
 
 
@@ -78,8 +78,8 @@ def first_contact(
 ) -> FirstContact:
     """Send a few requests of this workload's shape, one at a time, and return their times.
 
-    The prompts are new: a server may remember the prompts of another contact. Files of the workload
-    are relative to the working directory, since the study folder does not exist yet. Raise
+    The prompts are new, since a server may have cached the prompts of another contact. Files of the
+    workload are relative to the working directory, since the study folder does not exist yet. Raise
     LoadError with the problem and a remedy.
     """
     try:
@@ -184,11 +184,11 @@ DEFAULT_PRECISION = 0.05  # of the rate that a search returns
 # Requests of a full trial. A mean or a median of fewer depends on single bursts.
 LEAST_SEARCH_REQUESTS = 200
 LONGEST_CHEAP_TRIAL_S = 300.0  # for longer trials a search offers the p95
-# Of a closed loop. A p99 over less than a few dozen requests is their maximum.
+# In a closed loop. A p99 of fewer than a few dozen requests is their maximum.
 REQUESTS_PER_STREAM = 16
 SHORTEST_SEARCH_TRIAL_S = 10.0  # in a shorter one a single delay of the machine is the p99
-# A search begins with the rate of one client that waits for each answer, and may go this far from
-# there.
+# A search begins with the rate of one client that waits for each answer. Its rates stay within
+# these factors of that rate.
 BELOW_START = 16.0
 ABOVE_START = 4096.0
 # Clients that a server may serve at once, to estimate how long a search takes.
@@ -235,7 +235,7 @@ class PreparedLoad:
     contact: FirstContact
     folder: Path
     next_point: NextPoint | None = (
-        None  # if points follow from results, instead of all of the study
+        None  # set if each point depends on the results so far
     )
 
 
@@ -278,9 +278,9 @@ def prepare_load(
 
 
 def add_load_study_seed(options: LoadOptions, folder: Path) -> LoadOptions:
-    """Return the options with a seed: given, or from a resumed folder, or new.
+    """Return the options with a seed: the given one, or that of a resumed folder, or a new one.
 
-    A server that remembers prompts must not know the prompts of a new run.
+    A new run gets new prompts, since a server may have cached the prompts of earlier runs.
     """
     if options.seed is not None:
         return options
@@ -290,7 +290,10 @@ def add_load_study_seed(options: LoadOptions, folder: Path) -> LoadOptions:
 
 
 def make_load_study_arguments(**values: Argument | None) -> EndpointArguments:
-    """Return the arguments of an endpoint from the values that are not None. Raise UsageError."""
+    """Return the arguments of an endpoint from the values that are not None.
+
+    Raise UsageError if a value is invalid.
+    """
     present = {name: value for name, value in values.items() if value is not None}
     return check_input(lambda: EndpointArguments.model_validate(present))
 
@@ -325,7 +328,7 @@ def make_load_study_workloads(
 
 
 def make_load_study_search_limits(options: LoadOptions, latency_s: float | None) -> SearchLimits:
-    """Return how far a search goes from the rate of one client that waits for each answer."""
+    """Return the limits of a search, which starts with one client that waits for each answer."""
     one_client = float(f"{1.0 / latency_s:.2g}") if latency_s else 1.0
     start = one_client
     if options.max_rate is not None:
@@ -352,7 +355,7 @@ def make_load_study_search_limits(options: LoadOptions, latency_s: float | None)
 
 @dataclass(frozen=True)
 class SearchCost:
-    """The most that a search takes if the server can serve about one rate."""
+    """The maximum cost of a search, if its result is near an assumed rate."""
 
     trials: int
     requests: int
@@ -363,7 +366,10 @@ class SearchCost:
 
 
 def estimate_search_cost(limits: SearchLimits, rate: float, *, done: int = 0) -> SearchCost:
-    """Return the cost of the trials that are left, with one that verifies the result."""
+    """Return the maximum cost of the rest of a search, if its result is near `rate`.
+
+    It includes the trial that verifies the result.
+    """
     left = max(limits.trials - done, 0)
     requests = left * limits.count_trial_requests(rate, RateTrialKind.FULL)
     requests += limits.count_trial_requests(rate, RateTrialKind.VERIFYING)
@@ -410,7 +416,7 @@ def _make_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
 def make_load_study(
     options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]
 ) -> Study:
-    """Return the study of a load on an endpoint. Raise UsageError for values that do not fit."""
+    """Return the study of a load on an endpoint. Raise UsageError for invalid values."""
     args: dict[str, Argument] = arguments.model_dump(exclude_defaults=True)
     trials = options.trials or DEFAULT_TRIALS
     if options.is_search:

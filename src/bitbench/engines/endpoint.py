@@ -68,7 +68,7 @@ class EndpointArguments(Spec):
 def parse_endpoint_url(url: str) -> str:
     """Return `http://host:port` of a URL that a person pastes.
 
-    Raise ValueError with a sentence on what is expected.
+    Raise ValueError, with a sentence that explains which URL is expected.
     """
     text = url if "://" in url else f"http://{url}"
     parts = urlsplit(text)
@@ -88,14 +88,17 @@ def parse_endpoint_url(url: str) -> str:
 
 
 def find_endpoint_key_variable(setup: EngineSetup) -> str | None:
-    """Return the variable whose value is the setup's API key, or None for an engine of our own."""
+    """Return the variable that holds the API key of an endpoint, or None for other engines."""
     if setup.engine != EndpointEngine.name:
         return None
     return str(setup.args.get("api_key_env", DEFAULT_KEY_VARIABLE))
 
 
 def refuse_unusual_keys(study: Study, given: Collection[str]) -> None:
-    """Raise StudyFileError if the study sends a key that is neither usual nor in `given`."""
+    """Raise StudyFileError if the study sends a key that is neither usual nor in `given`.
+
+    OPENAI_API_KEY and variables that begin with BITBENCH_ are usual.
+    """
     usual = {None, DEFAULT_KEY_VARIABLE, *given}
     for index, setup in enumerate(study.engines):
         name = find_endpoint_key_variable(setup)
@@ -261,7 +264,11 @@ def _ask_for_models(endpoint: Endpoint, timeout_s: float) -> PlainAnswer:
 
 
 def _parse_model_names(body: bytes, key: str) -> tuple[str, ...]:
-    """Return the names that can be written and shown unchanged: one goes into the study."""
+    """Return the names in a list of models, or () if the body is not such a list.
+
+    One name is written to the study and shown. So a name is left out if it contains the key, or if
+    it is not one printable line.
+    """
     try:
         content: Json = json.loads(body)
         names = [str(model["id"]) for model in content["data"][:MODEL_NAMES]]

@@ -106,7 +106,8 @@ def get_python_path(folder: Path) -> Path:
 def _read_package_versions(folder: Path) -> dict[str, str]:
     """Return the package versions from the names of the packages' metadata folders."""
     versions_by_name = {}
-    for path in sorted(folder.glob("lib/python*/site-packages/*.dist-info")):
+    metadata = folder.glob("lib/python*/site-packages/*.dist-info")
+    for path in sorted(metadata, key=lambda path: path.stem):
         package, _, version = path.stem.rpartition("-")
         versions_by_name[_normalize_package_name(package)] = version
     return versions_by_name
@@ -252,11 +253,11 @@ def make_environment(
     if existing and existing.lock_hash == lock_hash:
         return existing
     began = time.monotonic()
+    sources = [*_iter_source_options(find_links, index_url)]
     safe_home = SafeFolder(home)
     safe_home.remove_folder(f"envs/{folder.name}")
     safe_home.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
-    sources = [*_iter_source_options(find_links, index_url)]
     chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
     prebuilt = None

@@ -1,8 +1,8 @@
 """The guardian: it runs one engine and ends all its processes, even if bitbench is killed.
 
-`engines.processes` starts it as `python -I -S guardian.py FD PARENT_PID COMMAND…`. It imports
-nothing of ours. The engine is its child. The guardian is a child subreaper: orphans and processes
-that changed their session stay below it in the tree, so it finds them in /proc.
+`engines.processes` starts it as `python -I -S guardian.py FD PARENT_PID COMMAND…`. It imports only
+the standard library. The engine is its child. The guardian is a child subreaper: orphans and
+processes that changed their session stay below it in the tree, so it finds them in /proc.
 
 | killed process | consequence |
 |---|---|
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
 def _carry_mark(mark: str) -> None:
     """Set the mark by which `engines.left_over` finds all descendants.
 
-    It is left out if a lower limit is already set.
+    Set nothing if a lower limit is already set.
     """
     if mark:
         with contextlib.suppress(ValueError, OSError):
@@ -79,6 +79,7 @@ def _start_guarded_engine(leash: int, parent: int) -> None:
 
 
 def _prepare_engine(guardian: int, leash: int, wakeups: int) -> None:
+    """Give the engine its own session and default signals, and let it die with the guardian."""
     os.setsid()
     _call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # the guardian died before the line above
@@ -90,9 +91,10 @@ def _prepare_engine(guardian: int, leash: int, wakeups: int) -> None:
 
 
 def _watch_engine(engine: int, leash: int, parent: int, wakeups: int) -> int | None:
-    """Return the engine's wait status, or None if the guardian must end the engine before.
+    """Wait until the engine ends, and return its wait status.
 
-    That is the case if the parent is gone, or this process gets a signal to end.
+    Return None if the guardian must end the engine itself, because the parent is gone or because
+    this process received a signal to end.
     """
     while True:
         readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
@@ -138,10 +140,12 @@ def _make_wakeup_descriptor() -> int:
 
 
 def _is_told_to_end(wakeups: int) -> bool:
+    """Return True if a signal other than SIGCHLD has arrived."""
     return any(number != signal.SIGCHLD for number in os.read(wakeups, 4096))
 
 
 def _is_leash_closed(leash: int) -> bool:
+    """Return True if bitbench has closed its end of the socket, or is gone."""
     try:
         return not os.read(leash, 1)
     except OSError:  # bitbench was gone before it had read all reports

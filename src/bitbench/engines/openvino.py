@@ -1,4 +1,4 @@
-"""OpenVINO: GenAI's continuous batching on a CPU, through a small HTTP server of ours."""
+"""The OpenVINO engine: GenAI's continuous batching on a CPU, behind bitbench's own HTTP server."""
 
 import re
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
 
 
 class OpenvinoEngine(EngineDefaults):
-    """`ports.Engine` over `workers/openvino_server.py`."""
+    """A `ports.Engine` that runs `workers/openvino_server.py`."""
 
     name = "openvino"
     own_environment: Environment | None = Environment(
@@ -132,5 +132,5 @@ def _collect_arguments(setup: EngineSetup) -> dict[str, Argument]:
 
 
 def read_openvino_facts(log: str) -> InstanceFacts:
-    """Return the facts that the server prints into its log."""
+    """Return the facts that the server has printed to its log."""
     return InstanceFacts.model_validate(parse_printed_facts(log.splitlines()))

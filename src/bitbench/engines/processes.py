@@ -1,6 +1,6 @@
-"""Server processes that cannot outlive bitbench, and tools that run to their end.
+"""Server processes that cannot outlive bitbench, and short-lived tools.
 
-A server's log and port are watched, and its whole process tree is ended. `guardian.py`, a small
+bitbench watches a server's log and port, and ends its whole process tree. `guardian.py`, a small
 process between bitbench and the engine, ends the tree if bitbench dies.
 """
 

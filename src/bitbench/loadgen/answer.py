@@ -146,6 +146,7 @@ class _Stream:
         self._error: str | None = None
 
     def take(self, event: Event) -> None:
+        """Update the state with the next event."""
         if event.data == _DONE:
             self._done = True
             return
@@ -264,6 +265,7 @@ def _classify_part(choice: dict[str, Json]) -> _ChunkPart:
 
 
 def _count_text_bytes(choice: dict[str, Json]) -> int:
+    """Return the bytes of text in a chunk, with reasoning and tool calls."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return len(str(choice.get("text") or "").encode("utf-8", "replace"))
@@ -361,7 +363,7 @@ def _compute_offset(zero: float, moment: float | None) -> float | None:
 def _describe_status(
     exchange: Exchange, answer: StreamedAnswer, key: str
 ) -> tuple[str, str | None]:
-    """Return one of REQUEST_STATUSES and, unless it is ok, a sentence."""
+    """Return one of REQUEST_STATUSES, and a sentence that explains it, or None if it is `ok`."""
     response = exchange.response
     if response.oversized:
         limit = show_bytes(response.parts.limit_bytes)

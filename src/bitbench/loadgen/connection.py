@@ -36,7 +36,10 @@ class Reader(Protocol):
     unseen: int  # reads that wait to be parsed
 
     def take(self, data: bytes, arrived: float, noticed: float) -> None:
-        """Take a read that is not just one more chunk, with its times in kernel and process."""
+        """Parse a read that native code did not store as a chunk.
+
+        The kernel received it at `arrived`, and this process noticed it at `noticed`.
+        """
 
     def lost(self, problem: OSError | None, noticed: float) -> None:
         """React to a connection that broke or that the other side closed."""
@@ -62,23 +65,23 @@ class Receiver:
         self._comes_back = False
 
     def watch(self, descriptor: int, reader: Reader) -> None:
-        """Begin to read a socket."""
+        """Start to read a socket, and pass each read to `reader`."""
         self._native.watch(descriptor)
         self._readers[descriptor] = reader
 
     def forget(self, descriptor: int, reader: Reader) -> None:
-        """Stop reading a socket before it is closed.
+        """Stop reading a socket. Call it before the socket is closed.
 
-        If it is closed already, its number may belong to another connection.
+        If the descriptor has another reader by now, do nothing: the kernel reuses its numbers.
         """
         if self._readers.get(descriptor) is reader:
             del self._readers[descriptor]
             self._native.forget(descriptor)
 
     def keep_chunks(self, descriptor: int, reader: Reader, parts: "Parts") -> None:
-        """Store whole chunks without a call, from now until a read is something else.
+        """Let native code store whole chunks in `parts`, until a read is not a whole chunk.
 
-        Not while a read waits: later chunks would be stored before it.
+        Do nothing while an earlier read waits to be parsed: later chunks would overtake it.
         """
         if reader.unseen == 0:
             self._native.keep_chunks(descriptor, parts)
@@ -120,10 +123,10 @@ _TICK_S = time.clock_getres(_COARSE_CLOCK)
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its answer, with times of time.monotonic(). Decoded after the trial."""
+    """A request and its answer, timed by time.monotonic(). It is decoded after the trial."""
 
     request: PlannedRequest
-    planned: float  # when it should be sent, from which latencies count
+    planned: float  # when it should be sent; latencies count from then
     ready: float  # when it could be sent: `planned`, or a later end of the request before it
     sent: float | None = None
     end: float | None = None
@@ -151,8 +154,11 @@ class Exchange:
 class Listener(Protocol):
     """A listener to the events of a connection."""
 
-    def ended(self, connection: "Connection", exchange: Exchange) -> None: ...
-    def was_closed_before(self, connection: "Connection", exchange: Exchange) -> None: ...
+    def ended(self, connection: "Connection", exchange: Exchange) -> None:
+        """Handle the end of an exchange, with a complete answer or a failure."""
+
+    def was_closed_before(self, connection: "Connection", exchange: Exchange) -> None:
+        """Send the exchange on another connection: the server closed this one unanswered."""
 
 
 class Connection(asyncio.Protocol):
@@ -203,7 +209,7 @@ class Connection(asyncio.Protocol):
         receiver.watch(self._descriptor, self)
 
     def send(self, exchange: Exchange) -> None:
-        """Write the request to the socket now. A transport would wait for the next iteration."""
+        """Write the request to the socket now. A transport would wait for the event loop."""
         assert self._transport is not None
         self._exchange = exchange
         data = exchange.request.data
@@ -225,14 +231,17 @@ class Connection(asyncio.Protocol):
             self._transport.write(data[written:])
 
     def data_received(self, data: bytes) -> None:
-        """Take a read of the transport. Nearly every token takes the short way."""
+        """Handle a read of the transport. Nearly every one is a whole chunk, the fast path."""
         now = monotonic()
         parts = self._parts
         if parts is None or not parts.take_chunk(data, now):
             self.take(data, now, now, _TICK_S)
 
     def take(self, data: bytes, arrived: float, noticed: float, unread_step_s: float = 0.0) -> None:
-        """Take a read of the receiver, or of the transport, which knows its arrival to a tick."""
+        """Handle a read of the receiver, or of the transport if `unread_step_s` is above 0.
+
+        For the transport, the kernel tells how long the data waited, in steps of `unread_step_s`.
+        """
         if self._exchange is None:  # bytes that answer no request: the two sides disagree
             self.close()
             return
@@ -331,7 +340,7 @@ class Connection(asyncio.Protocol):
 
 # Servers close idle connections. uvicorn, which vLLM, SGLang and others use, has the shortest limit
 # in use, 5 s. A request on its way to a connection that closes would fail, so ours are closed
-# before.
+# earlier.
 IDLE_LIMIT_S = 4.0
 _OPENED_AT_ONCE = 128  # connections opened together: the queue of a server is often this short
 
@@ -382,7 +391,7 @@ class ConnectionPool:
     async def fill(self, count: int) -> None:
         """Open `count` free connections, or as many as the server accepts.
 
-        A request that finds none opens one and reports the error.
+        A request that finds no free connection opens one itself, and reports the error.
         """
         while count > 0:
             together = min(count, _OPENED_AT_ONCE)

@@ -1,7 +1,7 @@
 """Measures the load client itself.
 
-It measures how late the client sends and notices things, and how much of a core it takes. It also
-measures if the wall clock was set, and what a hypervisor took away.
+It measures how late the client sends requests and notices answers, and how much of a core it takes.
+It also detects steps of the wall clock, and processor time that a hypervisor gave to others.
 """
 
 import asyncio
@@ -17,19 +17,18 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.records.trial import ClientHealth, WorkerHealth
 from bitbench.util.timerfd import Timer
 
-# Of this many samples, the one counts whose two readings were closest. A process that loses its
-# core between the readings would see a step that did not happen.
+# Samples of which only the fastest counts. A process that loses its core between the readings of
+# the two clocks would see a step that did not happen.
 _LOOKS = 5
 
 
 class WallClock:
-    """A watch of the wall clock, from the moment it is made.
+    """A watch of the wall clock, from the moment it is created.
 
-    The kernel stamps received data with the wall clock. Only the distance between that and the
-    monotonic clock makes a time of the stamp. If the wall clock is set between the stamp and its
-    reading, an answer would seem to have waited. Both clocks are corrected in the same way, so
-    their distance changes only by a step, or by a sleep of the machine. During a sleep the
-    monotonic clock stands still.
+    The kernel stamps received data with the wall clock. The distance between the two clocks turns a
+    stamp into a monotonic time. If the wall clock is set between the stamp and its reading, an
+    answer would seem to have waited. Both clocks are corrected in the same way, so their distance
+    changes only by a step, or by a sleep of the machine, in which the monotonic clock stops.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class WallClock:
         self._distance_s = self._measure_distance()
 
     def step_s(self) -> float:
-        """Return by how much the wall clock has been set since then. Forward is positive."""
+        """Return by how much the wall clock was set since the watch began. Forward is positive."""
         return self._measure_distance() - self._distance_s
 
     def _measure_distance(self) -> float:
@@ -55,7 +54,7 @@ class WallClock:
 
 
 class StolenTime:
-    """A watch of the time that a hypervisor gives to other machines, from the moment it is made.
+    """A watch of the time that a hypervisor gives to other machines, from its creation on.
 
     `statistics` has the format of /proc/stat.
     """
@@ -65,7 +64,7 @@ class StolenTime:
         self._stolen, self._all = self._ticks()
 
     def share(self) -> float:
-        """Return the stolen share of all processor time since then, or 0 if it is unknown."""
+        """Return the stolen share of all processor time since the watch began, or 0 if unknown."""
         stolen, all_ticks = self._ticks()
         return max(0, stolen - self._stolen) / max(all_ticks - self._all, 1)
 
@@ -113,7 +112,7 @@ class HealthMonitor:
         self._cpu_started = 0.0
 
     def start(self, zero: float) -> None:
-        """Begin to probe at time zero. Call it shortly before."""
+        """Start to probe at `zero`, a moment of the monotonic clock that is about to come."""
         self._started = zero
         self._cpu_started = time.process_time()
         self._due = zero + self._random.expovariate(1 / self._interval_s)
@@ -151,7 +150,7 @@ class HealthMonitor:
         )
 
     def _summarize_unread(self) -> tuple[float, float]:
-        """Return the mean and p99 of the certain part of the time that first tokens waited unread.
+        """Return the mean and p99 of the time that first tokens waited unread, less its error.
 
         The probes see average moments, but the first tokens of a batch arrive in the same moment.
         The kernel knows when it received each. If it counts in whole ticks, one value may be a tick

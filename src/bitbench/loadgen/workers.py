@@ -52,7 +52,7 @@ class Ready(NamedTuple):
 
 
 class JobFailed(NamedTuple):
-    """A message with the reason why a worker, which is well itself, could not run its job."""
+    """A message with the reason why a job failed in a worker that continues to run."""
 
     why: str
 
@@ -61,7 +61,7 @@ Message = Ready | JobFailed | Snapshot | LoadResult
 
 
 def write_frame(pipe: IO[bytes], message: Message | WorkerTask | float) -> None:
-    """Write a message as a pickle: both ends are processes of bitbench."""
+    """Write a message as a pickle. That is safe, since both ends are processes of bitbench."""
     write_child_frame(pipe, pickle.dumps(message))
 
 
@@ -154,7 +154,7 @@ class Worker:
 # With this many streams of 100 events a second each, one process took 0.7 of a core, and its median
 # TTFT was true to 0.1 %. The p99 is still to be measured on a machine without other work.
 STREAMS_PER_WORKER = 1_024
-# Time between the moment when all are ready and time zero, in which each worker reads that.
+# From the moment when all workers are ready to time zero. Meanwhile each worker reads time zero.
 _LEAD_S = 0.020
 
 
@@ -233,9 +233,9 @@ class LoadWorkers:
 
 
 def count_workers(workload: Workload, machines: int = 1) -> int:
-    """Return how many workers the streams of one of these machines need.
+    """Return how many workers this machine needs, if `machines` share the streams.
 
-    At least half of its cores stay with the engine.
+    The workers take at most half of its cores, since the engine needs the others.
     """
     cores = len(os.sched_getaffinity(0))
     needed = -(-workload.concurrency // (STREAMS_PER_WORKER * machines))

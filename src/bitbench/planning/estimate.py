@@ -28,9 +28,9 @@ class Assumed:
 #     + answered tokens × (weight bytes / read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S).
 # With bf16 instructions (cpu-shootout and twins, level amx, 22 points), one trial of each point
 # takes 31 s by the guess and 33 s measured. A single guess is right to a factor of 1.5. Without
-# (the other studies, level avx512, 63 points, weights read as float32), it is 541 s and 479 s, and
-# a factor of 1.6. All of cpu-shootout: 75 s and 90 s. All engines get the same guess, although
-# llama.cpp is the fastest.
+# them (the other studies, level avx512, 63 points, weights read as float32), the guess is 541 s,
+# the measurement 479 s and the factor 1.6. For all of cpu-shootout the guess is 75 s and the
+# measurement 90 s. All engines get the same guess, although llama.cpp is the fastest.
 WITH_BF16 = Assumed(read_bytes_per_s=10e9, flops_per_s=0.3e12)
 WITHOUT_BF16 = Assumed(read_bytes_per_s=5e9, flops_per_s=0.05e12)
 ASSUMED_TOKEN_OVERHEAD_S = 0.010
@@ -119,13 +119,14 @@ def _estimate_round_s(variant: Variant, workload: Workload, streams: int, speed:
 
 
 def _read_bytes(variant: Variant, tokens: int) -> int:
-    """Return the bytes of weights that a step of so many tokens reads. A variant that is not
-    created yet counts with 16 bits per weight."""
+    """Return the bytes of weights that a step of this many tokens reads. A variant that is not
+    created yet is assumed to have 16 bits per weight."""
     weight_bytes = variant.weight_bytes or 2 * (variant.facts.parameters or 0)
     return estimate_active_bytes(variant.facts, weight_bytes, tokens) or weight_bytes
 
 
 def _estimate_token_flops(variant: Variant) -> float:
+    """Return the FLOPs for one token: two per active parameter."""
     active_share = 1.0
     if variant.weight_bytes:
         active_share = _read_bytes(variant, 1) / variant.weight_bytes
@@ -224,9 +225,11 @@ class Estimator:
                     self._warm_up_s[point].add(record.duration_s)
 
     def trial_s(self, point: Point) -> float:
+        """Return the expected seconds of a trial: the mean of measured trials, or else a guess."""
         return self._trial_s[point].value
 
     def estimate_warm_up_s(self, point: Point) -> float:
+        """Return the expected seconds of a warm-up: the mean of measured ones, or else a guess."""
         return self._warm_up_s[point].value
 
     def start_s(self, setup_name: str) -> float:
@@ -238,8 +241,8 @@ class Estimator:
         return self._start_s[setup_name].first
 
     def starts_s(self, timed: int) -> float:
-        """Return the seconds of so many starts of each config with speed trials, and one start of
-        each config with only quality."""
+        """Return the seconds of `timed` starts of each config with speed trials, and one start of
+        each config without them, which only has its quality measured."""
         seconds = 0.0
         for name, starts in self._start_s.items():
             count = timed * self._timed[name] + self._only_quality[name]
@@ -247,7 +250,7 @@ class Estimator:
         return seconds
 
     def remaining_s(self) -> float:
-        """Return the seconds of the minimum that is left to do."""
+        """Return the seconds until the study has its minimum of starts, trials and quality."""
         blocks = self._measure.starts.min
         trials_s = 0.0
         for point in self._trial_s:
@@ -271,15 +274,15 @@ class Estimator:
         return low_s + self.quality_s, high_s + self.quality_s
 
     def _estimate_blocks_s(self, blocks: int, rounds: int) -> float:
-        """Return the seconds of so many blocks of so many rounds, with starts and warm-ups."""
+        """Return the seconds of this many blocks and rounds in each, with starts and warm-ups."""
         trials_s = sum(mean.value for mean in self._trial_s.values())  # one trial of each point
         warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
         return self.starts_s(blocks) - self.starts_s(0) + blocks * (rounds * trials_s + warm_ups_s)
 
     @property
     def quality_s(self) -> float:
-        """The seconds of all quality measurements, which a budget does not include, with the starts
-        of configs with only quality."""
+        """The seconds of all quality measurements, and of the starts of configs without speed
+        trials. A budget does not include them."""
         return self.starts_s(0) + self._quality_s
 
 

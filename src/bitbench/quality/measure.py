@@ -127,7 +127,7 @@ def ask_answers(
 def ask_tasks(
     asker: Asker, questions: Sequence[TaskQuestion], end_tokens: Sequence[int], on_step: OnStep
 ) -> tuple[TaskAnswer, ...]:
-    """Return answers of one line to the questions of tasks."""
+    """Return one-line answers to the questions of tasks."""
     answers = []
     for question in _iter_steps(questions, "question", on_step):
         tokens, text = asker.answer(question.tokens, NEEDLE_ANSWER_TOKENS, end_tokens, stop="\n")
@@ -166,12 +166,12 @@ def ask_conversations(
     return tuple(conversations)
 
 
-AGAIN = 8  # windows that a second start scores, since an effect of a start shows in all of them
+AGAIN = 8  # windows that a second start scores. A few are enough: a start affects all of them
 
 
 @dataclass(frozen=True)
 class QualityJob:
-    """The measurement of one instance."""
+    """The inputs for measuring the quality of one instance."""
 
     endpoint: Endpoint
     scoring: Scoring
@@ -188,7 +188,10 @@ def _select_windows_again(windows: int) -> list[int]:
 
 
 def measure_quality_again(job: QualityJob) -> "pa.Table":
-    """Return the scores of some windows at even distances. Raise AskingFailed."""
+    """Score a few evenly spaced windows in a second start of a config, and return their scores.
+
+    They show how much a start affects the scores. Raise AskingFailed if a request fails.
+    """
     windows = job.material.short_windows
     numbers = _select_windows_again(len(windows))
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
@@ -197,9 +200,9 @@ def measure_quality_again(job: QualityJob) -> "pa.Table":
 
 
 def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[str, Json]]":
-    """Return the scores, and the fields of a record. A task that fails is in the record.
+    """Return the scores, and the other fields of a quality record, failed tasks included.
 
-    Block until all requests are answered. Raise AskingFailed.
+    Block until all requests are answered. Raise AskingFailed if a request outside tasks fails.
     """
     material = job.material
     quality = job.quality

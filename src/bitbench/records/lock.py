@@ -21,7 +21,8 @@ TELLING_FACTS = (
     "accelerators",
 )
 
-# Memory of machines of one class may differ this much, since the kernel reserves a varying part.
+# Memory of machines of one class may differ by this share, since the kernel reserves a varying
+# part.
 SAME_MEMORY = 0.02
 
 
@@ -55,7 +56,7 @@ class Accelerator(Record):
 
 
 class HostFacts(Record):
-    """The facts about a host. None if a fact is unknown, for example in an imported file."""
+    """The facts about a host. A fact is None if it is unknown, for example in an imported file."""
 
     cpu_model: str | None = None
     cpu_flags: tuple[str, ...] = ()  # the flags that decide which kernels can run
@@ -74,10 +75,11 @@ class HostFacts(Record):
 
     @property
     def level(self) -> Level | None:
+        """The best instruction level of the processor, such as AVX-512. None if it is unknown."""
         return find_hardware_level(self.cpu_flags)
 
     def differences(self, other: "HostFacts") -> tuple[str, ...]:
-        """Return the facts because of which two machines are not of one class."""
+        """Return the names of the facts that put two machines into different classes."""
         return tuple(name for name in TELLING_FACTS if not self._is_same_fact(other, name))
 
     def _is_same_fact(self, other: "HostFacts", name: str) -> bool:
@@ -104,6 +106,7 @@ LOCK_FORMAT: Literal[1] = 1
 def _iter_changed_values(
     kind: str, before: Mapping[str, object], after: Mapping[str, object]
 ) -> Iterator[str]:
+    """Yield a sentence for each value that differs from an earlier one. New names do not count."""
     for name, value in after.items():
         if before.get(name) not in (None, value):
             yield f"{kind} {name} has changed"
@@ -121,7 +124,7 @@ class Lock(Record):
     hosts: dict[str, HostFacts] = Field(default_factory=dict)
     # package versions, by environment
     environments: dict[str, dict[str, str]] = Field(default_factory=dict)
-    # content hashes, or None if it could not be made then
+    # content hashes by variant, or None if the hash could not be computed then
     variants: dict[str, str | None] = Field(default_factory=dict)
     # hashes of the texts and traces that the study reads
     files: dict[str, str] = Field(default_factory=dict)
@@ -129,7 +132,7 @@ class Lock(Record):
     search: SearchLimits | None = None  # only for a study that searches for the highest rate
 
     def changes(self, run: "Lock") -> Iterator[str]:
-        """Yield what changed in a later run, each in a few words. New facts are not changes."""
+        """Yield a phrase for each fact that a later run changed. New facts are not changes."""
         for name in TELLING_FACTS:
             then = self.host.shown(name)
             now = run.host.shown(name)

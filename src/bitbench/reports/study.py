@@ -98,7 +98,10 @@ def build_study_report(summary: StudySummary, lock: Lock) -> Document:
 def _iter_first_sections(
     summary: StudySummary, openings: Sequence["_Opening"], *, is_sweep: bool
 ) -> Iterator[Section | None]:
-    """Yield the sections below the answer. Quality comes first only if no speed was measured."""
+    """Yield the sections below the answer. Quality is one of them if no speed was measured.
+
+    A section without data is None.
+    """
     if is_sweep:
         yield build_sweep_section(summary)
     yield from iter_feature_parts(summary, "section", ReportPlace.ANSWER)
@@ -116,7 +119,10 @@ def _iter_detail_sections(
     is_sweep: bool,
     was_running: bool,
 ) -> Iterator[Section | None]:
-    """Yield the sections that a page folds away."""
+    """Yield the sections that a page collapses. A section without data is None.
+
+    `was_running` is True if bitbench started no server of the study.
+    """
     for opening in openings:
         yield from opening.details()
     if not is_sweep:
@@ -182,9 +188,9 @@ class _Opening:
             yield replace(section, blocks=tuple(self._own_names(section.blocks)))
 
     def _own_names(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """Yield the blocks with distinct names of charts.
+        """Yield the blocks, with the number of the model in the names of charts.
 
-        Without the number of the model, the files and anchors of several models would collide.
+        Without the number, the files and anchors of several models would collide.
         """
         for block in blocks:
             if isinstance(block, Chart) and self.summary.model:
@@ -207,7 +213,7 @@ def _iter_single_results(summary: StudySummary) -> Iterator[Phrase]:
 def _iter_answer(
     summary: StudySummary, lock: Lock, openings: Sequence[_Opening]
 ) -> Iterator[Block]:
-    """Yield the answer for each model, then what to be careful with."""
+    """Yield the answer for each model, then the cautions."""
     if lacking := summary.lacking:
         workloads = dict.fromkeys(point.point.workload for point in lacking)
         count = f" {format_count(len(lacking), 'point')} on "
@@ -241,7 +247,7 @@ def _iter_answer(
 
 
 def _iter_load_answer(summary: StudySummary) -> Iterator[Block]:
-    """Yield the answer for one config under load, its curves, then what to be careful with."""
+    """Yield the answer for one config under load, its curves, then the cautions."""
     first, *others = list_sweep_sentences(summary)
     yield Paragraph(first)
     yield from map(Chart, build_load_charts(summary, Labels.of(summary)))
@@ -251,8 +257,8 @@ def _iter_load_answer(summary: StudySummary) -> Iterator[Block]:
 
 
 def _iter_warnings(summary: StudySummary, lock: Lock) -> Iterator[Block]:
-    """Yield what a reader must know before believing a number."""
-    # Only the shape of these models is real.
+    """Yield warnings about models with random weights and about imported results."""
+    # Models of which only the shape is real.
     untrained = set()
     for variant in lock.plan.variants:
         if variant.facts.random_weights:

@@ -19,7 +19,7 @@ def prepare_checkpoint_layers(folder: Path, device: str) -> None:
     if (method := _read_quantization_method(folder)) is None:
         return
     make_importable()
-    extensions = importlib.import_module("bitbench.feature").offered("checkpoints")
+    extensions = importlib.import_module("bitbench.feature").collect_offers("checkpoints")
     if method in extensions:
         extensions[method].load()(device)
 

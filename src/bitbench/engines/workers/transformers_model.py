@@ -1,7 +1,8 @@
 """A model in transformers: loading, generation, scoring and its facts.
 
-A part of `transformers_server.py`, loaded by path in its environment. It imports nothing of ours.
-`checkpoint_layers.py` adds layers of checkpoints that transformers does not know.
+It is a part of `transformers_server.py` and runs in the engine's environment, so it imports modules
+of this folder but not the package `bitbench`. `checkpoint_layers.py` adds layers of checkpoints
+that transformers does not know.
 """
 
 import argparse
@@ -51,7 +52,7 @@ class BatchStreamer(BaseStreamer):  # type: ignore[misc]
 
 
 class TransformersModel:
-    """The loaded model and its facts."""
+    """A model that transformers has loaded, with its tokenizer and its profiler."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         if arguments.threads:
@@ -86,6 +87,7 @@ class TransformersModel:
         )
 
     def generate(self, jobs: list[Job]) -> None:
+        """Generate the greedy answers of a batch of jobs, each with its own maximum length."""
         self.profiler.begin_step(
             prompts=len(jobs), prompt_tokens=sum(len(job.prompt) for job in jobs)
         )
@@ -162,6 +164,7 @@ class TransformersModel:
         return str(self._whole_tokenizer.decode(tokens, skip_special_tokens=skip_special))
 
     def facts(self) -> dict[str, Any]:
+        """Return the versions, kernels and sizes that are recorded with the instance."""
         versions = {"transformers": transformers.__version__, "torch": torch.__version__}
         if self._quantize:
             versions["torchao"] = sys.modules["torchao"].__version__

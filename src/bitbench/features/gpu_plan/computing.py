@@ -1,5 +1,5 @@
-"""A plan on GPUs that are not here: the configs that fit, their kernels, and the time they would
-take.
+"""A plan for GPUs that this machine need not have: the configs that fit, their kernels, and the
+time that they would take.
 
 Nothing here is measured. Memory follows from the sizes of the model. The minimum time is the
 roofline of the device. The maximum is twice the roofline plus some milliseconds per step, where
@@ -57,8 +57,8 @@ _NOT_THIS_MACHINE = "planned for another machine"  # the problem of every enviro
 def compute_gpu_plan(
     study: Path | Study, device: DeviceClass, workplace: Workplace
 ) -> GpuPlanAnswer:
-    """Return the plan on devices that this machine need not have, with its memory and time, and the
-    commands that are needed there first."""
+    """Return the plan for devices that this machine need not have, with its memory and time, and
+    the commands that must be run on that machine first."""
     source = StudySource.of(study)
     store = VariantStore(workplace.home, source.folder)
     engines = load_study_engines(source.study)
@@ -95,8 +95,8 @@ class _Fit:
         return int(self.device.memory_bytes * self.use.memory_share)
 
     def kv_bytes(self, tokens: int, devices: int | None = None) -> int | None:
-        """Return the bytes of keys and values of so many tokens on each device, or None if unknown.
-        Heads are distributed, and a single head is not divided."""
+        """Return the bytes of keys and values of this many tokens on each device, or None if they
+        are unknown. Devices share the heads, but a single head is not divided."""
         per_token = self.variant.facts.kv_bytes_per_token(self.use.kv_value_bytes)
         if per_token is None:
             return None
@@ -153,8 +153,8 @@ class _Fit:
 def _plan_on_device(
     plan: Plan, device: DeviceClass, start_s: Mapping[str, float]
 ) -> tuple[Plan, DevicePlan]:
-    """Return the plan with points that do not fit refused, and what it takes. `start_s` is the
-    start time by setup, without loading weights."""
+    """Return the plan with points that do not fit refused, and its needs and times on the device.
+    `start_s` is the start time by setup, without loading weights."""
     fits: dict[Config, _Fit] = {}
     for config in plan.configs:
         if plan.variant(config.variant).form is not None:
@@ -214,7 +214,8 @@ def _make_fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
 
 
 def _make_need(plan: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
-    """Return the need at the longest workload that fits, or else at the shortest one."""
+    """Return what a config needs on each device, for the longest workload that fits, or for the
+    shortest one if none fits."""
     workloads = _list_workloads(config, plan)
     running = _list_workloads(config, limited)
     sized = None
@@ -261,11 +262,12 @@ def _find_kernel(fit: _Fit, setup: EngineSetup) -> str | None:
 
 
 class _Times:
-    """The seconds of starts and trials, at the roofline or as engines usually are (`most`)."""
+    """An estimate in seconds: at the roofline, or with `most` at the usual speed of engines."""
 
     def __init__(
         self, plan: Plan, fits: Mapping[Config, _Fit], start_s: Mapping[str, float]
     ) -> None:
+        """Take the start times in `start_s` by the name of the setup, without loading weights."""
         self._plan = plan
         self._fits = fits
         self._start_s = start_s
@@ -308,24 +310,26 @@ class _Times:
         return self._start_s[config.engine] + loading_s
 
     def _trial_s(self, point: Point, workload: Workload, *, most: bool) -> float:
+        """Return the seconds of a trial, or 0 if the cost of a step is unknown."""
         if point.config not in self._fits or not self.knows(point.config):
             return 0.0
         fit = self._fits[point.config]
         input_tokens = get_typical_length(workload.input_tokens)
         output_tokens = get_typical_length(workload.output_tokens)
-        middle = input_tokens + output_tokens / 2
+        mean_context = input_tokens + output_tokens / 2
         facts = fit.variant.facts
         weight_bytes = fit.weight_bytes or 0
         batch = workload.concurrency
         kv = facts.kv_bytes_per_token(fit.use.kv_value_bytes)
         prefill = compute_prefill_cost(facts, weight_bytes, batch, input_tokens, kv)
-        decode = compute_decode_cost(facts, weight_bytes, batch, middle, kv)
+        decode = compute_decode_cost(facts, weight_bytes, batch, mean_context, kv)
         prefill_s = _estimate_step_s(prefill, fit, most=most)
         decode_s = _estimate_step_s(decode, fit, most=most)
         rounds = (workload.request_count or 0) / batch
         return max(rounds * (prefill_s + output_tokens * decode_s), workload.duration or 0.0)
 
     def _estimate_scoring_s(self, config: Config, *, most: bool) -> float:
+        """Return the seconds of a quality measurement, or 0 if the cost of a step is unknown."""
         quality = self._plan.study.quality
         if quality is None or config not in self._fits or not self.knows(config):
             return 0.0

@@ -88,7 +88,7 @@ def _written(
 
 PREFERRED = ("perplexity_rise", "kl_mean", "perplexity")  # keys of a config's quality estimates
 ROUNDING = 1e-9  # rounding errors of equal values are smaller
-DECIMALS = 2  # as in such records
+DECIMALS = 2  # as in published records
 FIGURES = {
     "Latency": ("latency_s", "s"),
     "Output Throughput": ("output_throughput", "tok/s"),
@@ -98,7 +98,7 @@ FIGURES = {
 
 
 def markdown_runs(report: StudyReport) -> str:
-    """Return the runs by configuration: a section for each, with every run in it."""
+    """Return the form `markdown-runs`: a section per workload, which lists every run."""
     host = Markup("\n\n".join(render_markdown_section(build_host_section(report.records.lock))))
     return _markdown(
         "runs.md",
@@ -116,7 +116,7 @@ def markdown_runs(report: StudyReport) -> str:
 
 
 def markdown_backends(report: StudyReport) -> str:
-    """Return a column for each config: its version, its kernel, its times."""
+    """Return the form `markdown-backends`: a table per workload, with a column per config."""
     return _markdown("backends.md", report, _backends_table)
 
 
@@ -126,6 +126,7 @@ def _markdown(
     build_part_table: Callable[[StudySummary, Ranking, list[PointSummary]], Table],
     **content: object,
 ) -> str:
+    """Return the filled Markdown template, with a part for each ranking of the study."""
     parts = []
     for part, ranking in ranked.iter_rankings(report.summary):
         parts.append((part, ranking, ranked.list_ranked_points(part, ranking)))
@@ -145,7 +146,7 @@ def _markdown(
 class _Quality:
     """A quality metric and its estimates by config.
 
-    It is the first of PREFERRED, or of the other measured ones, that any config has.
+    It is the first metric that any config has, in the order of PREFERRED and then of the summary.
     """
 
     definition: MetricDefinition
@@ -237,7 +238,7 @@ def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
 
 
 def _figure(value: float) -> Quantity:
-    """Return a value without a unit: two decimals, as in such records, or three digits below 1.
+    """Return a value without a unit: two decimals, or three digits if it is below 1.
 
     The unit is in the title or behind the value.
     """
@@ -320,7 +321,7 @@ def _format_starts(estimate: Estimate | None) -> str | None:
     return format_starts_and_trials(estimate) if estimate else None
 
 
-# The names of this argument in engines and in imported tables.
+# Names of the argument with the number of devices, in engines and in imported tables.
 DEVICE_COUNTS = ("gpus", "tensor-parallel-size", "tensor_parallel_size")
 MAX_CAUSE = 120
 MAX_SETTINGS = 120
@@ -335,7 +336,7 @@ class _Row:
     workload: Workload
     setup: EngineSetup
     measured: PointSummary | None
-    reason: str  # why it has no figures
+    reason: str  # why it has no results, or an empty text
 
     def estimate(self, metric: str) -> Estimate | None:
         return self.measured.metrics.get(metric) if self.measured else None
@@ -360,9 +361,9 @@ class _Row:
 
 
 def rst_by_length(report: StudyReport) -> str:
-    """Return speed and memory by model and engine.
+    """Return the form `rst-by-length`: tables of speed and memory, sorted by input length.
 
-    A point that did not run has its row and its reason.
+    Each table has one model on one engine. A point that did not run has a row with the reason.
     """
     summary = report.summary
     lock = report.records.lock
@@ -384,6 +385,7 @@ def rst_by_length(report: StudyReport) -> str:
 
 
 def _rst(phrase: Phrase) -> str:
+    """Return a phrase as escaped reStructuredText."""
     texts = []
     for part in phrase:
         if isinstance(part, Quantity):
@@ -400,6 +402,7 @@ def _iter_versions(summary: StudySummary) -> Iterator[str]:
 
 
 def _machine(host: HostFacts) -> Iterator[str]:
+    """Yield the accelerators, the processor and the memory of a host."""
     for accelerator in host.accelerators:
         yield accelerator.name
     if host.cpu_model:
@@ -412,7 +415,7 @@ def _machine(host: HostFacts) -> Iterator[str]:
 
 
 def _rows(summary: StudySummary) -> list[_Row]:
-    """Return all requested points, by input length and then in the order of the study."""
+    """Return all requested points, sorted by input length and then in the order of the study."""
     measured = {point.point: point for point in summary.points}
     reasons = {point: _why_not(measurement) for point, measurement in measured.items()}
     for refusal in summary.refusals:
@@ -435,7 +438,7 @@ def _rows(summary: StudySummary) -> list[_Row]:
 
 
 def _why_not(point: PointSummary) -> str:
-    """Return why a point has no figures, or an empty text if it has some."""
+    """Return why a point has no throughput, or an empty text if it has one."""
     if "output_throughput" in point.metrics:
         return ""
     if not point.failures:
@@ -477,6 +480,7 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
 
 
 def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
+    """Return a column of the means of a metric, divided by `factor`."""
     def find_mean(row: _Row) -> float | None:
         estimate = row.estimate(metric)
         return estimate.value / factor if estimate else None
@@ -490,9 +494,9 @@ def _speed(row: _Row) -> Quantity | None:
 
 
 def _devices(setup: EngineSetup, lock: Lock) -> str | None:
-    """Return the number in the arguments, 1 on a machine with accelerators, or else CPU.
+    """Return the number of devices in the arguments, else 1 if the host has accelerators, else CPU.
 
-    It is None for an unknown machine.
+    Return None if the host is unknown.
     """
     for name in DEVICE_COUNTS:
         if name in setup.args:
@@ -516,7 +520,7 @@ def _settings(summary: StudySummary, setup: EngineSetup) -> str:
 
 
 def _remarks(measured: PointSummary | None) -> str:
-    """Return the outliers and failures of a point with figures, or an empty text."""
+    """Return a note on the outliers and failures of a measured point, or an empty text."""
     if measured is None:
         return ""
     notes = []

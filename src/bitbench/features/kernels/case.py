@@ -78,7 +78,9 @@ class Case:
         return None
 
     def weight_bytes(self, shape: KernelShape) -> int:
+        """Return the bytes of one copy of the weights, with scales and codebooks."""
         raise NotImplementedError
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
+        """Return the product to time, over copies of the weights that are cut from the pool."""
         raise NotImplementedError

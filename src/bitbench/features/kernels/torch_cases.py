@@ -24,12 +24,14 @@ class _Bfloat16(Case):
     def _list_weights(
         self, shape: KernelShape, copies: int, pool: WeightPool
     ) -> list[torch.Tensor]:
+        """Return weights that are cut from the pool, one tensor per copy."""
         count = shape.in_features * shape.out_features
         form = (shape.out_features, shape.in_features)
         return [pool.bfloat16_at(copy * count, count).view(form) for copy in range(copies)]
 
 
 def _read_rows(weight: torch.Tensor, rows: slice) -> npt.NDArray[np.float64]:
+    """Return rows of the weights in double precision, to check a result."""
     return np.asarray(weight[rows].double().cpu().numpy())
 
 
@@ -40,6 +42,7 @@ class TorchLinear(_Bfloat16):
     name: str = "torch-linear"
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
+        """Return the product to time, x · Wᵀ with a copy of the weights, and rows of copy 0."""
         weights = self._list_weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),

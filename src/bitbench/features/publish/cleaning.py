@@ -1,5 +1,4 @@
-"""The cleaning of a study's records: removal of paths, hosts, machine names and secrets, which only
-its own machine needs."""
+"""Removal of paths, hosts, machine names and secrets from records that are to be published."""
 
 import re
 from collections.abc import Callable
@@ -116,7 +115,7 @@ def _make_cleaner(records: StudyRecords) -> Clean:
 
 
 def _make_machine_names(records: StudyRecords) -> dict[str, str]:
-    """Return the published name of each machine, except of `local`, which is the study's own."""
+    """Return the published name of each machine. `local`, the study's own machine, has none."""
     names = set(records.lock.hosts)
     names |= {instance.host for instance in records.instances if instance.host is not None}
     for trial in records.trials:
@@ -137,6 +136,7 @@ def _make_environment_names(records: StudyRecords) -> dict[str, str]:
 
 
 def _clean_value(value: Json, clean: Clean) -> Any:
+    """Return the value with all texts in it cleaned, names of fields included."""
     match value:
         case str():
             return clean(value)
@@ -152,6 +152,7 @@ def _clean_value(value: Json, clean: Clean) -> Any:
 
 
 def _clean_field(name: str, value: Json, clean: Clean) -> Any:
+    """Return the cleaned value of a field. Its name may show that it is a secret or a URL."""
     if not isinstance(value, str):
         return _clean_value(value, clean)
     if is_secret(name):

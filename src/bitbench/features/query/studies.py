@@ -57,7 +57,10 @@ class Studies:
         self.left_out: list[str] = []
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
-        """Return the names of the columns and the rows. Raise StoreError with DuckDB's message."""
+        """Run a query and return its column names and its rows.
+
+        Raise StoreError with DuckDB's message if it fails.
+        """
         for name in TABLES:
             if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
                 self._make(name)
@@ -168,7 +171,7 @@ class _StudyTable(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no 
         return ds.dataset(pa.concat_tables(parts)).scanner(**options)
 
     def _part(self, names: list[str], folder: str, file: Path) -> pa.Table:
-        """Return the columns of one study, with its folder, which the file does not contain."""
+        """Return columns of one study. The column `folder` is added, since the file lacks it."""
         columns = [name for name in names if name != "folder"]
         table = read_kept_table(file, self.name, columns or ["study"])
         folders = pa.array([folder] * table.num_rows, pa.string())
@@ -178,8 +181,8 @@ class _StudyTable(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no 
 def _make_study_table(
     name: str, kept: Mapping[str, Path], parsed: Sequence[pa.Table]
 ) -> _StudyTable:
-    """Return a table over the stored files, by study folder, and the parsed tables of other
-    studies."""
+    """Return one table over all studies. `kept` has stored files by study folder, and `parsed` has
+    the tables of the other studies."""
     schema = make_table_schema(name)
     table = _StudyTable([], schema, ds.ParquetFileFormat(), fs.LocalFileSystem())
     table.name = name
@@ -197,8 +200,8 @@ class _RequestRows(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no
 
 
 def _make_request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
-    """Return the request rows of all studies. `studies` has the values of the columns `folder` and
-    `study` by the study folder's path."""
+    """Return the request rows of all studies. `studies` maps the path of each study folder to the
+    values of the columns `folder` and `study` in its rows."""
     parquet = ds.ParquetFileFormat()
     files = fs.LocalFileSystem()
     fragments = []

@@ -47,7 +47,7 @@ def count_confirmation_windows(
     losses: Sequence[float], limit: float, confidence: float, most: int
 ) -> int:
     """Return how many windows to score: a multiple of the number of `losses`, so that the windows
-    halfway between the scored ones are fresh text. Return 0 if fewer than that fit into `most`."""
+    halfway between the scored ones are fresh text. Return 0 if `most` is below that number."""
     scored = len(losses)
     distance = abs(log1p(limit) - float(np.mean(losses)))
     quantiles = compute_normal_quantile((1 + confidence) / 2) + compute_normal_quantile(POWER)
@@ -74,8 +74,8 @@ class ConfirmationPlanner:
     left_s: float  # rest of the budget
 
     def plan(self) -> tuple[Measure, Quality | None]:
-        """Return what to measure. Quality is None if no limit needs it, or if the text has no fresh
-        windows."""
+        """Return the settings for speed and for quality. Quality is None if the study does not
+        limit its loss, or if the text has too few windows that the search has not scored."""
         tune = self.study.section(Tune)
         quality = self.study.quality
         losses = find_losses(self.scored_as, self.searched)
@@ -85,7 +85,7 @@ class ConfirmationPlanner:
         start_s = self.estimator.estimate_first_start_s(losses.baseline.config.engine) + STOP_S
         window_s = (losses.record.duration_s + losses.baseline.duration_s) / scored
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
-        # So many windows of the text fit between others without overlap. Without a text it is 0.
+        # The most windows that fit halfway between others without overlap. 0 without a text.
         room = losses.record.corpus.room // 2 if losses.record.corpus else 0
         windows = count_confirmation_windows(
             losses.by_window.tolist(),

@@ -62,7 +62,7 @@ class VptqCase(Case):
         )
 
     def _compute_stream_shape(self, shape: KernelShape) -> tuple[int, int, int]:
-        """Return the blocks, the strips of a block, and the bytes of a strip."""
+        """Return the numbers of blocks, of strips in a block, and of bytes in a strip."""
         blocks = -(-shape.out_features // packed.VECTOR)
         strips = -(-shape.in_features // packed.STRIP)
         return blocks, strips, packed.compute_strip_bytes(self._main_bits, self._residual_bits)
@@ -95,12 +95,17 @@ class VptqCase(Case):
 
 
 def _compute_packed_rows(matrix: packed.PackedMatrix, rows: slice) -> npt.NDArray[np.float64]:
+    """Return these rows of W, dequantized.
+
+    `rows` must begin at a block of 8 outputs, and end at a block or at the end of W.
+    """
     end = matrix.out_features if rows.stop is None else rows.stop
-    blocks = slice(rows.start // packed.VECTOR, -(-end // packed.VECTOR))
+    blocks = slice(rows.start // packed.VECTOR, -(-end // packed.VECTOR))  # the end is rounded up
     return packed.dequantize_packed(matrix, blocks)
 
 
 def _make_case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
+    """Return a case with codebooks of `main` and `residual` entries, and activations of `bits`."""
     ending = "-a16" if bits == 16 else ""
     allowed_error = 0.02 if bits == 8 else 2e-4
     return VptqCase(
@@ -168,12 +173,13 @@ class TritonVptq(Case):
         return (self.main - 1).bit_length(), (self.residual - 1).bit_length()
 
     def _compute_form(self, shape: KernelShape) -> tuple[int, int]:
-        """Return the rows of vectors, and the words of such a row."""
+        """Return the number of rows of vectors, and of 32-bit words in each row."""
         rows = -(-shape.out_features // VECTOR)
         row_words = -(-shape.in_features * sum(self._bits) // WORD_BITS)
         return rows, row_words
 
     def _segment(self, shape: KernelShape, offset: int, pool: WeightPool) -> "Segment":
+        """Return a segment whose indices and codebooks are cut from the pool."""
         from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
 
         rows, row_words = self._compute_form(shape)
@@ -188,6 +194,7 @@ class TritonVptq(Case):
 def _compute_segment_rows(
     segment: "Segment", shape: KernelShape, rows: slice
 ) -> npt.NDArray[np.float64]:
+    """Return these rows of W, dequantized by the segment. They begin at a block of 8 outputs."""
     end = shape.out_features if rows.stop is None else rows.stop
     words = segment.words[rows.start // VECTOR : -(-end // VECTOR)]
     part = type(segment)(segment.columns, words, segment.bits, segment.main, segment.residual)

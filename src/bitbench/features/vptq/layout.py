@@ -162,7 +162,7 @@ def find_layer_config(name: str, config: QuantizationConfig) -> LayerConfig | No
 
 
 def parse_vptq_layer(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
-    """Return the layer of these tensors, by their names within it.
+    """Return the layer that these tensors form. Their keys are names within the layer.
 
     Raise ValueError if they do not fit its configuration.
     """
@@ -226,7 +226,7 @@ def _read_indices(
     entries: int,
     residual_entries: int,
 ) -> tuple[Indices, Indices | None]:
-    """Return the main indices, and the residual ones or None."""
+    """Return the main indices, and the residual indices or None without a residual codebook."""
     if config["is_indice_packed"]:
         words = _convert_integers(tensors["indices"], np.int32)
         residual_bits = _count_bits(residual_entries) if residual_entries else 0
@@ -238,6 +238,10 @@ def _read_indices(
 
 
 def _read_outliers(tensors: Mapping[str, Tensor], config: LayerConfig) -> Outliers:
+    """Return the outlier columns. Their sizes come first in each pair of the configuration.
+
+    A checkpoint stores their indices as a single group: [1, blocks, columns].
+    """
     entries = config["num_centroids"][0]
     vector = config["vector_lens"][0]
     centroids = _convert_floats(tensors["outlier_centroids.weight"]).reshape(entries, vector)
@@ -255,8 +259,8 @@ def _count_bits(entries: int) -> int:
 def _convert_integers(stored: Tensor, dtype: type[_Integer]) -> npt.NDArray[_Integer]:
     """Return stored integers in another type.
 
-    Those of the same size may be stored as floats (`indices_as_float`) or signed, so their bits
-    count. Wider ones count by value.
+    Integers of the same size keep their bits, because a checkpoint may store them as floats
+    (`indices_as_float`) or signed. Integers of another size keep their values.
     """
     dense = np.ascontiguousarray(stored)
     if dense.itemsize == np.dtype(dtype).itemsize:

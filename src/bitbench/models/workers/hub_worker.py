@@ -43,7 +43,7 @@ BESIDE_WEIGHTS = (
 # The first pattern that matches counts: files that match only the second are copies or adapters.
 WEIGHTS = ("model*.safetensors", "*.safetensors")
 SAFE_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*")
-OWN_MANIFEST = "bitbench-model.json"  # ours, so a repository must not bring one
+OWN_MANIFEST = "bitbench-model.json"  # bitbench writes it, so a repository must not contain one
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
 MOST_NAMED = 12  # GGUF files in an error message
 SENTENCES = {
@@ -75,6 +75,7 @@ SENTENCES = {
 
 
 def _work(job: Json, reports: Reports) -> Json:
+    """Return the size of a model, or download it and return its files. Raise JobError."""
     try:
         listed = _list_files(job)
         files = _choose_files(listed, job)
@@ -190,7 +191,7 @@ def _is_meant(name: str, requested: str) -> bool:
 
 
 def _strip_part_number(name: str) -> str:
-    """Return the file's name without number, which all parts of a large model share."""
+    """Return the file's name without its part number, which all parts of a large model share."""
     return SPLIT.sub("", PurePosixPath(name).stem)
 
 
@@ -248,6 +249,7 @@ class DownloadProgress:
         self._lock = threading.Lock()
 
     def tell(self, done: int) -> None:
+        """Report the downloaded bytes, at most once in `TOLD_EVERY_S`."""
         with self._lock:
             # One bar counts what arrives, another what is written.
             self._done = max(self._done, done)
@@ -272,7 +274,8 @@ def _refuse_without_room(needed: int) -> None:
 
 
 def _describe_error(error: Exception, job: Json) -> str:
-    """Return a sentence of ours: a server's message may repeat our secrets."""
+    """Return a sentence for the user. It is made from `SENTENCES`, because a server's message may
+    contain secrets."""
     from huggingface_hub import constants, get_token
 
     causes = _list_error_causes(error)

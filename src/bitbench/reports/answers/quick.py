@@ -46,10 +46,10 @@ TTFT = "ttft_p50_s"
 def build_quick_server_report(
     summary: StudySummary, url: str, growth: float, folder: Path
 ) -> Document:
-    """Return how much a server handles, with means over trials.
+    """Return a report on how much load a server handles. Its values are means over trials.
 
-    `growth` is the ratio by which more streams must raise the throughput to count. `folder` is
-    the study's: it has the texts for a server that takes no token ids.
+    More streams count as a gain if they raise the throughput by the factor `growth` at least.
+    `folder` is the study folder. It contains the prompts if the server takes no token ids.
     """
     shape = summary.study.workloads[0]
     output_tokens = format_length(shape.output_tokens)
@@ -89,7 +89,7 @@ def _iter_peak(
     growth: float,
     refused: PointSummary | None,
 ) -> Iterator[Block]:
-    """Yield where the throughput stops growing, what a stream gets there, and the next command.
+    """Yield the load at which throughput stops growing, a stream's speed there, and a next command.
 
     `target` is the URL with the options it needs. `refused` is the lowest load at which the server
     failed.

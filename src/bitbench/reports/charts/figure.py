@@ -38,7 +38,7 @@ class Layer:
         return replace(self, transform=(*self.transform, {"filter": condition}))
 
     def first(self) -> "Layer":
-        """Keep the first row alone."""
+        """Keep only the first row."""
         numbered = {"window": [{"op": "row_number", "as": "place"}]}
         return replace(self, transform=(*self.transform, numbered)).where("datum.place == 1")
 
@@ -64,7 +64,8 @@ class Layer:
 
 
 def make_channel(field: str, **options: Json) -> Spec:
-    """Return a channel. `x:Q` is the field x, a quantity; N stands for names, O for an order."""
+    """Return a channel for a field and its type, as in `x:Q`. Q means a quantity, N a name and O an
+    ordered value."""
     name, _, kind = field.partition(":")
     channel: Spec = {"field": name}
     if kind:
@@ -141,7 +142,7 @@ def filter_rows(condition: str) -> Layer:
 
 
 def make_tooltips(**titles: str) -> list[Spec]:
-    """Return the fields that a pointer shows of a mark, with their titles."""
+    """Return the fields in the tooltip of a mark, with their titles."""
     return [make_channel(f"{field}:N", title=title) for field, title in titles.items()]
 
 
@@ -189,7 +190,7 @@ class ChartAxis:
         return self.x(field)
 
     def at(self, position: float) -> Spec:
-        """Return a channel that puts a mark at one position, whatever its row says."""
+        """Return a channel that puts the marks of all rows at this position of the axis."""
         channel = self.x()
         del channel["field"]
         return channel | {"datum": position}
@@ -229,9 +230,9 @@ def make_halo(
     dx: float = 0,
     dy: float = 0,
 ) -> list[Layer]:
-    """Return text that can be read over lines: a rim in the color of the paper, then the text.
+    """Return two layers for text that can be read over lines: a rim in the paper's color, the text.
 
-    Encode both.
+    The caller must encode both.
     """
     rim = layer.mark("text", style=[style, "rim"], align=align, dx=dx, dy=dy)
     text = layer.mark("text", style=[style], align=align, dx=dx, dy=dy)
@@ -338,7 +339,7 @@ def make_axis(
 def make_axis_of_rows(
     title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0
 ) -> ChartAxis:
-    """Return an axis for the marks that `place_on_axis` put along it."""
+    """Return an axis for the values and intervals that `place_on_axis` put into the rows."""
     means = list_field_values(rows, field)
     ends = list_field_values(rows, f"{field}_low", f"{field}_high")
     return make_axis(title, means, ends, zero=zero, least_span=least_span)
