@@ -130,7 +130,7 @@ def _estimate_uncertainty(
 ) -> Uncertainty:
     """Return the uncertainty of a sample whose variance is pooled with that of other configs.
 
-    `uncertainty` is from the sample alone. Its standard error is the minimum of the result.
+    `uncertainty` is from the sample alone. The standard error of the result is never smaller.
     """
     freedom = uncertainty.degrees_of_freedom
     from_workload = min(LENDING_LIMIT, max(0.0, workload.degrees_of_freedom - freedom))

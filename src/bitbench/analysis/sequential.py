@@ -52,8 +52,8 @@ def get_primary_metric(plan: Plan) -> PrimaryMetric:
 def find_baseline(plan: Plan) -> Config | None:
     """Return the study's baseline, or None if no config fits its name.
 
-    The name is that of a config, or of an engine, whose first config is then the baseline. Without
-    a name the baseline is the study's first config.
+    A study names a config, or an engine, whose first config is then the baseline. Without a name
+    the baseline is the study's first config.
     """
     name = plan.study.baseline
     if name is None:

@@ -234,9 +234,7 @@ class PreparedLoad:
     search: SearchLimits | None
     contact: FirstContact
     folder: Path
-    next_point: NextPoint | None = (
-        None  # set if each point depends on the results so far
-    )
+    next_point: NextPoint | None = None  # set if each point depends on the results so far
 
 
 def prepare_load(
@@ -278,7 +276,7 @@ def prepare_load(
 
 
 def add_load_study_seed(options: LoadOptions, folder: Path) -> LoadOptions:
-    """Return the options with a seed: the given one, or that of a resumed folder, or a new one.
+    """Return the options with a seed: the given seed, the seed of a resumed folder, or a new seed.
 
     A new run gets new prompts, since a server may have cached the prompts of earlier runs.
     """

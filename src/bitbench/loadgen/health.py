@@ -112,7 +112,7 @@ class HealthMonitor:
         self._cpu_started = 0.0
 
     def start(self, zero: float) -> None:
-        """Start to probe at `zero`, a moment of the monotonic clock that is about to come."""
+        """Start probing at `zero` on the monotonic clock. Call it shortly before that moment."""
         self._started = zero
         self._cpu_started = time.process_time()
         self._due = zero + self._random.expovariate(1 / self._interval_s)

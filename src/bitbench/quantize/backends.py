@@ -182,6 +182,7 @@ _LLMCOMPRESSOR_WORKER = Path(__file__).with_name("workers") / "llmcompressor_wor
 
 def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
     """Compress the model with llm-compressor, in the steps of the recipe."""
+
     def show(event: Json) -> None:
         if event["event"] == "part":
             step = work.recipe.steps[event["step"]].step

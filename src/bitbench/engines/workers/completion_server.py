@@ -23,7 +23,7 @@ import traceback
 from collections.abc import Iterable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeGuard
 
 from tokenizers.decoders import DecodeStream  # type: ignore[import-not-found]
 
@@ -71,14 +71,14 @@ class Job:
                 "total_tokens": len(self.prompt) + self.count,
             }
             self._send_event({"choices": [], "usage": usage})
-        self._send(_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+        self._send(_format_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
         self.done.set()
 
     def _send_event(self, event: dict[str, Any]) -> None:
         text = json.dumps(
             {"object": "text_completion", "model": self._model, **event}, separators=(",", ":")
         )
-        self._send(_chunk(f"data: {text}\n\n".encode()))
+        self._send(_format_chunk(f"data: {text}\n\n".encode()))
 
     def _send(self, data: bytes) -> None:
         """Send data, and note a lost client. The other requests of its batch continue."""
@@ -91,11 +91,11 @@ class Job:
             self.is_broken = True
 
 
-def _chunk(data: bytes) -> bytes:
+def _format_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _stream_fault(body: Any, context_tokens: int | None) -> str | None:
+def _find_stream_fault(body: Any, context_tokens: int | None) -> str | None:
     """Return the fault of a streaming request, or None."""
     if not isinstance(body, dict):
         return "the body must be a JSON object"
@@ -110,7 +110,7 @@ def _stream_fault(body: Any, context_tokens: int | None) -> str | None:
     return _find_context_fault(prompt, count, context_tokens)
 
 
-def _is_token_list(value: Any) -> bool:
+def _is_token_list(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)
 
 
@@ -155,25 +155,25 @@ class WholeJob:
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body
-        self.prompts = _prompts_of(body)
+        self.prompts = _list_prompts(body)
         self.done = threading.Event()
         self.error: str | None = None
         self.answer: dict[str, Any] | None = None
 
 
-def _prompts_of(body: dict[str, Any]) -> list[list[int]]:
+def _list_prompts(body: dict[str, Any]) -> list[list[int]]:
     """Return the prompts of a request, which has one list of token ids or several."""
     prompt = body["prompt"]
     return prompt if isinstance(prompt[0], list) else [prompt]
 
 
-def _whole_fault(body: Any, context_tokens: int | None) -> str | None:
+def _find_whole_fault(body: Any, context_tokens: int | None) -> str | None:
     """Return the fault of a request without `stream`, or None."""
     prompt = body.get("prompt")
     count = body.get("max_tokens")
     if not (isinstance(prompt, list) and prompt):
         return "prompt must be a list of token ids"
-    for tokens in _prompts_of(body):
+    for tokens in _list_prompts(body):
         if not _is_token_list(tokens):
             return "prompt must be a list of token ids, or a list of such lists"
         if type(count) is int:
@@ -182,19 +182,19 @@ def _whole_fault(body: Any, context_tokens: int | None) -> str | None:
                 return fault
     if not (type(count) is int and count > 0):
         return "max_tokens must be a positive number"
-    return _unknown_wish(body)
+    return _find_unsupported_option(body)
 
 
-def _unknown_wish(body: dict[str, Any]) -> str | None:
+def _find_unsupported_option(body: dict[str, Any]) -> str | None:
     """Return a message if this server does not support an option of the request."""
     if body.get("temperature", 0) != 0:
         return "this server decodes greedily: set temperature to 0"
-    if _wanted_top(body) is not None and body["max_tokens"] != 1:
+    if _find_requested_top(body) is not None and body["max_tokens"] != 1:
         return "log-probabilities of a prompt are given with max_tokens 1 only"
     return None
 
 
-def _wanted_top(body: dict[str, Any]) -> int | None:
+def _find_requested_top(body: dict[str, Any]) -> int | None:
     """Return how many likely tokens are requested at each position of the prompt.
 
     None means that no log-probabilities are requested, not even of the prompt's tokens.
@@ -211,13 +211,13 @@ def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
 
     They are computed one after the other. A batch would be padded, and would round differently.
     """
-    top = _wanted_top(job.body)
+    top = _find_requested_top(job.body)
     choices = []
     for index, prompt in enumerate(job.prompts):
         if top is not None:
-            choice = _scored(job.body, prompt, model.score(prompt, top), model)
+            choice = _build_scored_choice(job.body, prompt, model.score(prompt, top), model)
         else:
-            choice = _written(job.body, prompt, model)
+            choice = _generate_choice(job.body, prompt, model)
         choices.append({"index": index, **choice})
     completion_tokens = sum(len(choice["token_ids"]) for choice in choices)
     usage = {
@@ -232,7 +232,7 @@ def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
     }
 
 
-def _scored(
+def _build_scored_choice(
     body: dict[str, Any], prompt: list[int], distributions: list[Logprobs], model: WholeModel
 ) -> dict[str, Any]:
     """Return the log-probabilities of a prompt, in the form that the request names."""
@@ -271,7 +271,7 @@ def _format_token(token: int) -> str:
     return f"token_id:{token}"
 
 
-def _written(body: dict[str, Any], prompt: list[int], model: WholeModel) -> dict[str, Any]:
+def _generate_choice(body: dict[str, Any], prompt: list[int], model: WholeModel) -> dict[str, Any]:
     """Return a greedy text, which ends before the first text of `stop`."""
     stop = body.get("stop") or []
     if isinstance(stop, str):
@@ -341,7 +341,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(content)
             is_whole = isinstance(body, dict) and not body.get("stream")
-            find_fault = _whole_fault if is_whole else _stream_fault
+            find_fault = _find_whole_fault if is_whole else _find_stream_fault
             fault = find_fault(body, self.server.model.context_tokens)
             batch_size = int(self.headers.get(BATCH_HEADER) or 1)
         except ValueError as error:

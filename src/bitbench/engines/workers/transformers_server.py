@@ -36,7 +36,7 @@ FACTS = "bitbench-facts: "
 GATHER_S = 0.250
 
 
-def _peak_bytes() -> int:
+def _read_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -86,7 +86,7 @@ class TransformersServer(CompletionServer):  # type: ignore[misc]
         super().__init__(port, key, model, ProfilingHandler)
 
 
-def _gather_batch(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
+def _collect_batch(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
     """Return the next batch.
 
     It has as many requests as the first one announced, or fewer if no other comes for GATHER_S.
@@ -112,7 +112,7 @@ def serve_transformers(model: TransformersModel, jobs: "queue.SimpleQueue[Job | 
     After an error the state of torch is unknown. The process then ends, with the error in its log.
     """
     while True:
-        batch = _gather_batch(jobs, model.profiler)
+        batch = _collect_batch(jobs, model.profiler)
         began = time.perf_counter()
         try:
             for job in batch:
@@ -127,7 +127,8 @@ def serve_transformers(model: TransformersModel, jobs: "queue.SimpleQueue[Job | 
             end_completion_server(error, batch)
         took = time.perf_counter() - began
         print(
-            f"batch of {len(batch)}: {took:.3f} s, peak {_peak_bytes() / 2**20:.0f} MiB", flush=True
+            f"batch of {len(batch)}: {took:.3f} s, peak {_read_peak_bytes() / 2**20:.0f} MiB",
+            flush=True,
         )
 
 

@@ -60,7 +60,7 @@ from bitbench.study.workload import ShapePart, Workload, format_length
 from bitbench.util.units import UNKNOWN, show_bytes
 
 
-def _written(
+def _render_template(
     template: str, format_phrase: Callable[[Phrase], str], report: StudyReport, **content: object
 ) -> str:
     """Return the filled template. `format_phrase` escapes everything that is not Markup yet."""
@@ -100,15 +100,16 @@ FIGURES = {
 def markdown_runs(report: StudyReport) -> str:
     """Return the form `markdown-runs`: a section per workload, which lists every run."""
     host = Markup("\n\n".join(render_markdown_section(build_host_section(report.records.lock))))
-    return _markdown(
+    # The keyword arguments are the names that the template uses.
+    return _render_markdown(
         "runs.md",
         report,
-        _runs_table,
+        _build_runs_table,
         figures=FIGURES,
         host=host,
-        not_run=_not_run(report.summary),
-        figure=_figure,
-        mean=_mean_and_deviation,
+        not_run=_list_refusals(report.summary),
+        figure=_make_figure,
+        mean=_format_mean_and_deviation,
         rank=ranked.format_rank,
         estimate=ranked.find_ranked_estimate,
         source=describe_import_source,
@@ -117,10 +118,10 @@ def markdown_runs(report: StudyReport) -> str:
 
 def markdown_backends(report: StudyReport) -> str:
     """Return the form `markdown-backends`: a table per workload, with a column per config."""
-    return _markdown("backends.md", report, _backends_table)
+    return _render_markdown("backends.md", report, _build_backends_table)
 
 
-def _markdown(
+def _render_markdown(
     template: str,
     report: StudyReport,
     build_part_table: Callable[[StudySummary, Ranking, list[PointSummary]], Table],
@@ -130,7 +131,7 @@ def _markdown(
     parts = []
     for part, ranking in ranked.iter_rankings(report.summary):
         parts.append((part, ranking, ranked.list_ranked_points(part, ranking)))
-    return _written(
+    return _render_template(
         template,
         render_markdown_phrase,
         report,
@@ -164,11 +165,11 @@ class _Quality:
                 return cls(summary.quality_definitions[key], estimates)
         return None
 
-    def quantity(self, config: Config) -> Quantity | None:
+    def find_quantity(self, config: Config) -> Quantity | None:
         return to_quantity(self.estimates.get(config), self.definition)
 
 
-def _quality_column(
+def _build_quality_column(
     summary: StudySummary, get_config: Callable[[Item], Config]
 ) -> ColumnOf[Item] | None:
     quality = _Quality.of(summary)
@@ -176,11 +177,11 @@ def _quality_column(
         return None
     unit = find_unit(quality.definition)
     return make_number_column(
-        quality.definition.label, unit, lambda item: quality.quantity(get_config(item))
+        quality.definition.label, unit, lambda item: quality.find_quantity(get_config(item))
     )
 
 
-def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
+def _build_runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
     memory = ranked.find_memory_metric(summary)
     definition = summary.definitions[ranking.metric]
     interval = f"{definition.label}, {format_percent(summary.study.measure.confidence)} interval"
@@ -206,10 +207,10 @@ def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSumma
     def make_column(title: str) -> ColumnOf[PointSummary]:
         metric, unit = FIGURES[title]
         return make_number_column(
-            title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric))
+            title, unit, lambda point: _format_mean_and_deviation(point.metrics.get(metric))
         )
 
-    quality = _quality_column(summary, get_config)
+    quality = _build_quality_column(summary, get_config)
     if quality is None:
         quality = make_number_column("Quality", Unit.NONE, lambda _: None)
     return build_table(
@@ -227,17 +228,17 @@ def _runs_table(summary: StudySummary, ranking: Ranking, points: list[PointSumma
     )
 
 
-def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
+def _format_mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
     if estimate is None:
         return None
-    mean = _figure(estimate.value)
+    mean = _make_figure(estimate.value)
     sd = estimate.basis.trial_sd if estimate.basis else None
     if sd is None:
         return format_plus_minus(mean, None)
-    return format_plus_minus(mean, _figure(sd))
+    return format_plus_minus(mean, _make_figure(sd))
 
 
-def _figure(value: float) -> Quantity:
+def _make_figure(value: float) -> Quantity:
     """Return a value without a unit: two decimals, or three digits if it is below 1.
 
     The unit is in the title or behind the value.
@@ -247,7 +248,7 @@ def _figure(value: float) -> Quantity:
     return Quantity(value, decimals=DECIMALS) if abs(value) >= 1 else Quantity(value, digits=ROUGH)
 
 
-def _not_run(summary: StudySummary) -> list[Phrase]:
+def _list_refusals(summary: StudySummary) -> list[Phrase]:
     """Return each reason once, with the configs that could not run because of it."""
     phrases = []
     for reason, refusals in group_by(summary.refusals, lambda refusal: refusal.reason).items():
@@ -256,7 +257,9 @@ def _not_run(summary: StudySummary) -> list[Phrase]:
     return phrases
 
 
-def _backends_table(summary: StudySummary, ranking: Ranking, points: list[PointSummary]) -> Table:
+def _build_backends_table(
+    summary: StudySummary, ranking: Ranking, points: list[PointSummary]
+) -> Table:
     """Return a table with a column per point and a row per fact."""
 
     def make_column(index: int) -> ColumnOf[tuple[str, list[Words]]]:
@@ -266,13 +269,13 @@ def _backends_table(summary: StudySummary, ranking: Ranking, points: list[PointS
         )
 
     return build_table(
-        _facts(summary, ranking, points),
+        _iter_facts(summary, ranking, points),
         make_words_column(strong("Backend"), lambda fact: strong(fact[0])),
         *map(make_column, range(len(points))),
     )
 
 
-def _facts(
+def _iter_facts(
     summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
 ) -> Iterator[tuple[str, list[Words]]]:
     """Yield the title and the cells of each row, one cell per point."""
@@ -306,7 +309,7 @@ def _facts(
     quality = _Quality.of(summary)
     if quality is not None:
         title = f"Quality: {quality.definition.name}"
-        yield title, [quality.quantity(config) for config in configs]
+        yield title, [quality.find_quantity(config) for config in configs]
     times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
     yield "Starts / trials", [_format_starts(time) for time in times]
     title = f"Rank by {summary.definitions[ranking.metric].name}"
@@ -369,22 +372,25 @@ def rst_by_length(report: StudyReport) -> str:
     lock = report.records.lock
 
     def render_table(rows: Sequence[_Row]) -> Markup:
-        titles, cells = format_cells_with_units(_speed_table(summary, lock, rows), _rst)
+        titles, cells = format_cells_with_units(
+            _build_speed_table(summary, lock, rows), _format_rst
+        )
         return Markup(format_rst_grid_table(titles, cells, merged=MERGED))
 
-    return _written(
+    # The keyword arguments are the names that the template uses.
+    return _render_template(
         "by_length.rst",
-        _rst,
+        _format_rst,
         report,
-        heading=lambda mark, *parts: Markup(format_rst_heading(_rst(say(*parts)), mark)),
-        facts=[*_machine(lock.host), *dict.fromkeys(_iter_versions(summary))],
+        heading=lambda mark, *parts: Markup(format_rst_heading(_format_rst(say(*parts)), mark)),
+        facts=[*_iter_machine_facts(lock.host), *dict.fromkeys(_iter_versions(summary))],
         confidence=format_percent(summary.study.measure.confidence),
-        groups=group_by(_rows(summary), lambda row: row.title),
+        groups=group_by(_list_rows(summary), lambda row: row.title),
         table=render_table,
     )
 
 
-def _rst(phrase: Phrase) -> str:
+def _format_rst(phrase: Phrase) -> str:
     """Return a phrase as escaped reStructuredText."""
     texts = []
     for part in phrase:
@@ -401,7 +407,7 @@ def _iter_versions(summary: StudySummary) -> Iterator[str]:
             yield f"{summary.study.engine(row.config.engine).engine} {version}"
 
 
-def _machine(host: HostFacts) -> Iterator[str]:
+def _iter_machine_facts(host: HostFacts) -> Iterator[str]:
     """Yield the accelerators, the processor and the memory of a host."""
     for accelerator in host.accelerators:
         yield accelerator.name
@@ -414,10 +420,12 @@ def _machine(host: HostFacts) -> Iterator[str]:
         yield f"{show_bytes(host.memory_bytes)} of memory"
 
 
-def _rows(summary: StudySummary) -> list[_Row]:
+def _list_rows(summary: StudySummary) -> list[_Row]:
     """Return all requested points, sorted by input length and then in the order of the study."""
     measured = {point.point: point for point in summary.points}
-    reasons = {point: _why_not(measurement) for point, measurement in measured.items()}
+    reasons = {
+        point: _describe_missing_figures(measurement) for point, measurement in measured.items()
+    }
     for refusal in summary.refusals:
         word = "not made" if refusal.was_tried else "refused"
         reasons.setdefault(refusal.point, f"{word}: {refusal.reason}")
@@ -437,7 +445,7 @@ def _rows(summary: StudySummary) -> list[_Row]:
     return sorted(rows, key=get_key)
 
 
-def _why_not(point: PointSummary) -> str:
+def _describe_missing_figures(point: PointSummary) -> str:
     """Return why a point has no throughput, or an empty text if it has one."""
     if "output_throughput" in point.metrics:
         return ""
@@ -446,7 +454,7 @@ def _why_not(point: PointSummary) -> str:
     return f"{ranked.format_outcomes(point)}: {point.failures[0].failure.cause}"
 
 
-def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Table:
+def _build_speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Table:
     memory = ranked.find_memory_metric(summary)
     memory_title = "Device memory" if memory.startswith("device") else "Host memory"
     columns = [
@@ -456,14 +464,14 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
             lambda row: row.known("input_tokens", format_length(row.workload.input_tokens)),
         ),
         make_words_column("Quantization", lambda row: row.point.config.variant.rpartition("/")[2]),
-        make_words_column("Devices", lambda row: _devices(row.setup, lock)),
-        make_number_column("Speed", "tokens/s", _speed),
+        make_words_column("Devices", lambda row: _format_devices(row.setup, lock)),
+        make_number_column("Speed", "tokens/s", _find_speed),
     ]
     if any(row.workload.open_loop or row.workload.concurrency > 1 for row in rows):
-        columns.append(_mean("Requests/s", "request_throughput"))
-        columns.append(_mean("All tokens/s", "overall_throughput"))
-    columns.append(_mean(memory_title, memory, "GB", 1e9))
-    quality: ColumnOf[_Row] | None = _quality_column(summary, lambda row: row.point.config)
+        columns.append(_make_mean_column("Requests/s", "request_throughput"))
+        columns.append(_make_mean_column("All tokens/s", "overall_throughput"))
+    columns.append(_make_mean_column(memory_title, memory, "GB", 1e9))
+    quality: ColumnOf[_Row] | None = _build_quality_column(summary, lambda row: row.point.config)
     if quality is not None:
         columns.append(quality)
     return build_table(
@@ -471,16 +479,23 @@ def _speed_table(summary: StudySummary, lock: Lock, rows: Sequence[_Row]) -> Tab
         *columns,
         make_words_column("n", lambda row: _format_starts(row.estimate("output_throughput"))),
         make_words_column(
-            "Settings", lambda row: format_plain_words(_settings(summary, row.setup), MAX_SETTINGS)
+            "Settings",
+            lambda row: format_plain_words(_describe_settings(summary, row.setup), MAX_SETTINGS),
         ),
         make_words_column(
-            "Note", lambda row: format_plain_words(row.reason or _remarks(row.measured), MAX_CAUSE)
+            "Note",
+            lambda row: format_plain_words(
+                row.reason or _describe_remarks(row.measured), MAX_CAUSE
+            ),
         ),
     )
 
 
-def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
+def _make_mean_column(
+    title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0
+) -> ColumnOf[_Row]:
     """Return a column of the means of a metric, divided by `factor`."""
+
     def find_mean(row: _Row) -> float | None:
         estimate = row.estimate(metric)
         return estimate.value / factor if estimate else None
@@ -488,12 +503,12 @@ def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -
     return make_number_column(title, unit, find_mean, decimals=DECIMALS)
 
 
-def _speed(row: _Row) -> Quantity | None:
+def _find_speed(row: _Row) -> Quantity | None:
     speed = make_quantity(row.estimate("output_throughput"), "tokens/s")
     return None if speed is None else replace(speed, decimals=DECIMALS)
 
 
-def _devices(setup: EngineSetup, lock: Lock) -> str | None:
+def _format_devices(setup: EngineSetup, lock: Lock) -> str | None:
     """Return the number of devices in the arguments, else 1 if the host has accelerators, else CPU.
 
     Return None if the host is unknown.
@@ -506,7 +521,7 @@ def _devices(setup: EngineSetup, lock: Lock) -> str | None:
     return "CPU" if lock.host.cpu_model else None
 
 
-def _settings(summary: StudySummary, setup: EngineSetup) -> str:
+def _describe_settings(summary: StudySummary, setup: EngineSetup) -> str:
     """Return the settings and variables of a setup, without the values of secrets."""
     texts = []
     for name, value in {**setup.settings, **setup.env}.items():
@@ -519,7 +534,7 @@ def _settings(summary: StudySummary, setup: EngineSetup) -> str:
     return text
 
 
-def _remarks(measured: PointSummary | None) -> str:
+def _describe_remarks(measured: PointSummary | None) -> str:
     """Return a note on the outliers and failures of a measured point, or an empty text."""
     if measured is None:
         return ""

@@ -75,7 +75,8 @@ class ConfirmationPlanner:
 
     def plan(self) -> tuple[Measure, Quality | None]:
         """Return the settings for speed and for quality. Quality is None if the study does not
-        limit its loss, or if the text has too few windows that the search has not scored."""
+        limit its loss, if the search has not measured it, or if the text has too few other windows
+        to score."""
         tune = self.study.section(Tune)
         quality = self.study.quality
         losses = find_losses(self.scored_as, self.searched)
