@@ -83,7 +83,7 @@ def _write_quantity(
         return Written(UNKNOWN, note=quantity.note)
     unit = ""
     if scale is None:
-        scale = choose_scale(quantity.unit, [quantity.value])
+        scale = choose_scale(quantity.unit, [_find_size(quantity.value, quantity)])
         unit = scale.unit
     value = _format_number(quantity.value, quantity, scale)
     if quantity.unit == Unit.RATIO:
@@ -93,6 +93,13 @@ def _write_quantity(
         value = f"{value} ± {spread}"
     limits = _format_interval(quantity, scale) if interval else ""
     return Written(value, limits, unit, quantity.note)
+
+
+def _find_size(value: float, quantity: Quantity) -> float:
+    """Return the number that decides the unit: the value, unless its interval is far wider."""
+    limits = [abs(limit) for limit in (quantity.low, quantity.high) if limit is not None]
+    widest = max(limits, default=0.0)
+    return widest if abs(value) < widest / 1000 else value
 
 
 def format_quantity(quantity: Quantity) -> str:
