@@ -11,6 +11,7 @@ from bitbench.analysis.results.summary import (
     Ranking,
     StudySummary,
 )
+from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import render_markdown_phrase, render_markdown_table
 from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit
 from bitbench.reports.document.numbers import make_spread, to_quantity
@@ -173,20 +174,26 @@ def config_table(summary: StudySummary, labels: Labels) -> Table:
     measured = {entry.config for ranking in summary.rankings for entry in ranking.entries}
 
     def quality(row: ConfigSummary) -> Quantity | str | None:
-        found = qualities.get(row.config)
-        if found is None or key is None:
+        measured_quality = qualities.get(row.config)
+        if measured_quality is None or key is None:
             return "random weights" if row.random_weights else "not measured"
-        if found.baseline == row.config:
+        if measured_quality.baseline == row.config:
             return "baseline"
+        estimate = measured_quality.estimates.get(key)
+        if estimate is None and measured_quality.outcome is Outcome.OK:
+            return "no baseline"
         return (
-            to_quantity(found.estimates.get(key), summary.quality_definitions[key])
-            or found.outcome.value
+            to_quantity(estimate, summary.quality_definitions[key])
+            or measured_quality.outcome.value
         )
+
+    def perplexity(row: ConfigSummary) -> Quantity | None:
+        estimates = qualities[row.config].estimates if row.config in qualities else {}
+        return to_quantity(estimates.get("perplexity"), summary.quality_definitions["perplexity"])
 
     title = summary.quality_definitions[key].label if key else "Quality"
     unit = summary.quality_definitions[key].unit if key else Unit.NONE
-    return build_table(
-        [row for row in summary.configs if row.config in measured],
+    columns: list[ColumnOf[ConfigSummary]] = [
         make_words_column("Config", lambda row: Name(labels.name(row.config))),
         make_number_column(
             "Weights on disk", Unit.BYTES, lambda row: row.memory.weight_bytes_stored
@@ -195,8 +202,11 @@ def config_table(summary: StudySummary, labels: Labels) -> Table:
             "Memory peak", Unit.BYTES, lambda row: make_spread(row.memory.peak, Unit.BYTES)
         ),
         make_number_column(title, unit, quality),
-        make_words_column("Kernel", kernels_of),
-    )
+    ]
+    if key:
+        columns.append(make_number_column("Perplexity", Unit.NONE, perplexity))
+    columns.append(make_words_column("Kernel", kernels_of))
+    return build_table([row for row in summary.configs if row.config in measured], *columns)
 
 
 def quality_key(summary: StudySummary) -> str | None:

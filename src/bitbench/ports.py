@@ -86,7 +86,7 @@ class Launch:
         return max(sizes)
 
     def required_python(self, engine: str) -> Path:
-        """Return the interpreter. Raise EngineEnvironmentError if there is none."""
+        """Return the interpreter. Raise EngineEnvironmentError if none exists."""
         if self.python is None:
             raise EngineEnvironmentError(
                 f"{engine} needs its environment; "
@@ -95,7 +95,7 @@ class Launch:
         return self.python
 
     def required_model(self, engine: str) -> Path:
-        """Return the path of the model. Raise ModelError if there is none."""
+        """Return the path of the model. Raise ModelError if none exists."""
         if self.variant.path is None:
             raise ModelError(f"{engine} needs a model; add one under `models` in the study.")
         return self.variant.path

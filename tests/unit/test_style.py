@@ -17,22 +17,22 @@ PAGES = [
 ]
 
 # Counts at the last change. Lower one when it falls. The first is at least, the others are at most.
-VERB_SHARE = 0.35
+VERB_SHARE = 0.85
 MOST = {
-    "comprehensions per 1,000 lines": 40.0,
-    "comprehensions inside another": 100,
-    "conditional expressions per 1,000 lines": 26.0,
-    "assignments of a tuple to a tuple": 400,
-    "vague names": 3400,
-    "headless clauses in docstrings": 300,
-    "old adverbs in docstrings": 30,
-    "'is no NOUN' in docstrings": 60,
-    "headless clauses in pages": 10,
-    "old adverbs in pages": 5,
-    "'is no NOUN' in pages": 15,
-    "semicolons per 1,000 words of pages": 8.0,
+    "comprehensions per 1,000 lines": 22.5,
+    "comprehensions inside another": 0,
+    "conditional expressions per 1,000 lines": 11.7,
+    "assignments of a tuple to a tuple": 0,
+    "vague names": 88,
+    "headless clauses in docstrings": 0,
+    "old adverbs in docstrings": 0,
+    "'is no NOUN' in docstrings": 0,
+    "headless clauses in pages": 3,
+    "old adverbs in pages": 0,
+    "'is no NOUN' in pages": 0,
+    "semicolons per 1,000 words of pages": 3.2,
 }
-LEAST_YOU = 1.0  # per 1,000 words of pages
+LEAST_YOU = 13.0  # per 1,000 words of pages
 
 VAGUE = {"found", "known", "own", "said", "asked", "shown", "wanted", "place"}
 HEADLESS = re.compile(r"(?:^|[.:;>*] )(What|Whatever|Whoever)\b(?![^.?!]{0,120}\?)", re.MULTILINE)

@@ -160,7 +160,7 @@ def _describe_quality_doubt(
 ) -> str:
     """Return what a reader must know about a config's quality, even without a limit on it.
 
-    The text is empty if there is no doubt.
+    The text is empty without doubts.
     """
     if not has_quantized_cache(config, summary.study):
         is_reference = next(

@@ -37,7 +37,7 @@ def find_phase_step_sample(
 
     A decode step gives each sequence one token, so it takes as long as the time per output token.
     The prefill of a batch is the time in which its requests wait for their first tokens. In a
-    closed loop with several streams, prefills mix with decoding, and there is no such time.
+    closed loop with several streams, prefills mix with decoding, so it has no such time.
     """
     step_times = []
     for trial in trials:

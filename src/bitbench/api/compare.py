@@ -62,7 +62,7 @@ def compare(
 
 
 def _list_pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
-    """Return the pairs of configs that two names mean. Raise UsageError if there are none.
+    """Return the pairs of configs that two names mean. Raise UsageError if none exist.
 
     1. Two full names of configs.
     2. Two variants, on each engine that has both.

@@ -206,7 +206,7 @@ def show_plan_tables(console: Terminal, plan: Plan, labels: Labels) -> None:
 
 
 def show_plan_commands(console: Terminal, title: str, commands: Sequence[str]) -> None:
-    """Print the commands below the title, or nothing if there are none."""
+    """Print the commands below the title, or nothing if none exist."""
     if commands:
         console.print(title)
     for command in commands:

@@ -46,7 +46,7 @@ def plan_study_points(
     """Return the plan of every model × recipe × engine × workload.
 
     `resolve` finds the variant on disk for a model and a recipe's name or a checkpoint.
-    `capability` is the lowest among the GPUs, or None if there are none or it is unknown.
+    `capability` is the lowest among the GPUs, or None if none exist or it is unknown.
     `level` is the instruction level of the processor, or None if a GPU computes or it is unknown.
     Raise StudyFileError if the study contradicts itself or an engine's rules.
     """

@@ -362,7 +362,7 @@ class Writer:
         return self._append_updated(self.folder._quality, draft, update)
 
     def _write_rows(self, name: str, rows: pa.Table | None) -> str | None:
-        """Return the name of the file, relative to the folder. None if there are no rows."""
+        """Return the name of the file, relative to the folder. None if it has no rows."""
         if rows is None:
             return None
         with self._files.open_replacement(name) as file:

@@ -142,7 +142,7 @@ class ConversationRecord(Record):
 
     @property
     def broke_at(self) -> int | None:
-        """Return the turn with the first fault, counted from 1. None if there is no fault."""
+        """Return the turn with the first fault, counted from 1. None if every turn is right."""
         for turn, answer in enumerate(self.answers, start=1):
             if answer.fault is not None:
                 return turn

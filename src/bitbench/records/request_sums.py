@@ -68,7 +68,7 @@ class TimeSketch:
         self._count_values()
 
     def statistic(self, name: Statistic) -> float | None:
-        """Return a statistic, or None if there are no values."""
+        """Return a statistic, or None without values."""
         if self.count == 0:
             return None
         if name == "mean":
@@ -76,7 +76,7 @@ class TimeSketch:
         return self.quantile(float(name.removeprefix("p")) / 100)
 
     def quantile(self, share: float) -> float | None:
-        """Return the value below which this share of all values is. None if there are no values.
+        """Return the value below which this share of all values is. None without values.
 
         Between two values it interpolates like `numpy.quantile`. If both are within the error, the
         result is too.

@@ -1,6 +1,6 @@
 """Errors for users, and the exit codes of all commands.
 
-Below 64 the command did its work, and the code is the answer of a gate. From 64 on there is no
+Below 64 the command did its work, and the code is the answer of a gate. From 64 on it gave no
 answer. Those codes come from `sysexits.h`, so that a regression is never mistaken for a typing
 error.
 

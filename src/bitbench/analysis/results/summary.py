@@ -290,8 +290,8 @@ class NeedleDepth(Record):
 class TaskEstimate(Record):
     """One metric of one task.
 
-    `difference` is to the baseline's value. Its error is from both standard errors if there are no
-    single answers.
+    `difference` is to the baseline's value. Without single answers, its error is from both
+    standard errors.
     """
 
     task: str
@@ -325,7 +325,7 @@ class ConfigQuality(Record):
     """The quality that a config keeps of its baseline's.
 
     `estimates` has the keys of `quality_definitions`. Estimates that need a baseline are missing if
-    there is none or it was not measured. `state` is None if nothing can be compared. `reason` says
+    it has none or was not measured. `state` is None if nothing can be compared. `reason` says
     why the config is not within the limits.
     """
 

@@ -141,7 +141,7 @@ def _compute_expected_gain(phase: Phase, candidate: PhaseSide, baseline: PhaseSi
 
 
 def _find_expansion_cost(candidate: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
-    """Return the excess time from weights that are dense in memory, or None if there is none.
+    """Return the excess time from weights that are dense in memory, or None if none exists.
 
     The time grows with the bytes, but only as far as memory bounds the step. A step that is
     bound by arithmetic does not wait for weights.
@@ -230,7 +230,7 @@ OPERATORS_IN_REPORT = 8
 
 
 def summarize_profiles(records: StudyRecords) -> Profiles | None:
-    """Return the operator profiles for a report, shortened, or None if there are none."""
+    """Return the operator profiles for a report, shortened, or None if none exist."""
     profiles = tuple(map(_trim_profile, records.profiles))
     return Profiles(profiles=profiles) if profiles else None
 

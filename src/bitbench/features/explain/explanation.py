@@ -28,7 +28,7 @@ def explain_variant(
     """Return why a variant of a study is as fast as it is.
 
     Without `workload`, use the worst one. Without `against`, use the baseline.
-    Raise UsageError for an unknown name and CannotExplainError if there is no result to explain.
+    Raise UsageError for an unknown name and CannotExplainError without a result to explain.
     """
     records = folder.read()
     plan = records.plan

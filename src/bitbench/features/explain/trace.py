@@ -185,7 +185,7 @@ class StepShape(NamedTuple):
 def list_steps(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """Return the full steps of a phase that another step with work follows at once.
 
-    Raise ProfileError if there are none.
+    Raise ProfileError if none exist.
     """
     marks = [span for span in trace.spans if _MARK.fullmatch(span.name)]
     marks.sort(key=lambda span: span.start)

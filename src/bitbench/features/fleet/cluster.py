@@ -131,7 +131,7 @@ def list_places(ray: Any, address: ClusterAddress) -> list[Place]:
 
 
 def require_places(ray: Any, address: ClusterAddress) -> list[Place]:
-    """Return the places of the cluster. Raise FleetError if there are none."""
+    """Return the places of the cluster. Raise FleetError if none exist."""
     places = list_places(ray, address)
     if not places:
         raise FleetError(

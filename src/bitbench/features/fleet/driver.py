@@ -201,7 +201,7 @@ class StudyDriver:
     # Results
 
     def _take_results(self) -> None:
-        """Write down one result, or wait a moment if there is none."""
+        """Write down one result, or wait a moment if none exists."""
         running = {host.results: host for host in self._hosts.values() if host.line is not None}
         if not running:
             time.sleep(_WAIT_S / 5)

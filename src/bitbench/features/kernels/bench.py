@@ -62,7 +62,7 @@ def measure_roof(home: Path) -> MachineRoof:
 def kernel_markdown(report: StudyReport) -> str:
     """Return the table of the records in a folder, as Markdown.
 
-    Raise StoreError if there are no records, or if they cannot be read.
+    Raise StoreError if the folder has no records, or if they cannot be read.
     """
     path = report.folder.path / RECORDS_FILE
     if not path.is_file():

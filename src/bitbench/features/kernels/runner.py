@@ -95,7 +95,7 @@ def _list_linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
     """Return the shapes of a checkpoint's linear layers, each once.
 
     Embeddings are left out, since they are looked up and not multiplied. Raise KernelError if
-    there are no linear layers.
+    it lacks linear layers.
     """
     shapes = set()
     for name, tensor in read_safetensors_headers(folder).items():

@@ -40,7 +40,7 @@ def _format_folder_name(shape: Shape) -> str:
 
 
 def find_shape(reference: str) -> Shape:
-    """Return the shape with this name from a study file. Raise ModelError if there is none."""
+    """Return the shape with this name from a study file. Raise ModelError if none exists."""
     name = reference.removeprefix(_PREFIX)
     if name not in SHAPES:
         references = [format_shape_reference(shape) for shape in SHAPES.values()]

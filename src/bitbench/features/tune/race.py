@@ -51,7 +51,7 @@ class Admission:
 @dataclass(frozen=True)
 class Race:
     """The state after the newest interim analysis. Before the first one, no config is beaten and
-    there is no leader."""
+    a leader is missing."""
 
     left: tuple[Config, ...]  # may be the best within the limits
     leader: Config | None

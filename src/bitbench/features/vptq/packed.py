@@ -238,7 +238,7 @@ def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
 
 
 def _expand_outliers(layer: VptqLayer) -> Floats | None:
-    """Return the outlier columns as [blocks, columns, 8], or None if there are none."""
+    """Return the outlier columns as [blocks, columns, 8], or None if none exist."""
     if layer.outliers is None:
         return None
     # [blocks, columns, v], in which v may differ from 8.

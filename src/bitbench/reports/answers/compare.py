@@ -122,7 +122,7 @@ Compared = TypeVar("Compared", ComparedPoint, GateResult)
 
 
 def _iter_name_columns(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
-    """Yield the columns of names. There is no column of configs if there is only one."""
+    """Yield the columns of names. One config alone gets no column."""
     if len({row.candidate.config for row in rows}) > 1:
         yield make_words_column("Config", lambda row: Name(labels[row.candidate.config]))
     yield make_words_column("Workload", lambda row: Name(row.candidate.workload))

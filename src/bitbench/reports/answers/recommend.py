@@ -141,7 +141,7 @@ def format_limit(unit: str, limit: float) -> str:
 
 
 def _describe_choice(recommendation: Recommendation, choice: Choice) -> Phrase:
-    """Return what to use on a workload, or why there is no choice."""
+    """Return what to use on a workload, or why it has no choice."""
     if choice.chosen is not None:
         return _describe_use(recommendation, choice, choice.of(choice.chosen))
     if choice.starts_needed is not None:

@@ -286,7 +286,7 @@ def make_cut_marks(
 
 
 def explain_cut_marks(rows: Iterable[Row], **axes: ChartAxis) -> str:
-    """Return what arrow heads mean, or an empty text if there are none.
+    """Return what arrow heads mean, or an empty text if none exist.
 
     `axes` has the axis of each field with an interval.
     """

@@ -115,7 +115,7 @@ def small_print(*parts: Words) -> Paragraph:
 
 
 def bullets(sentences: Iterable[Words]) -> tuple[Bullets, ...]:
-    """Return a tuple with one list, or an empty one if there are no sentences.
+    """Return a tuple with one list, or an empty one without sentences.
 
     The tuple is meant to be unpacked into the blocks of a section.
     """

@@ -143,7 +143,7 @@ def _build_evidence(failure: Failure, ids: Sequence[str]) -> Details:
 
 
 def build_refusals_section(summary: StudySummary) -> Section | None:
-    """Return a table of the points refused before any trial, or None if there are none.
+    """Return a table of the points refused before any trial, or None if none exist.
 
     It has a row per reason, so that a reason that applies to many configs is read once.
     """

@@ -216,7 +216,7 @@ ENDS = {
 
 
 def _describe_search(summary: StudySummary, search: RateAnswer) -> Phrase:
-    """Return the result of a rate search, or why there is none yet."""
+    """Return the result of a rate search, or why it has none yet."""
     limits = format_study_objectives(summary)
     end = ENDS.get(search.stop, "")
     if search.rate is None:

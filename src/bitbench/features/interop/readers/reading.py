@@ -231,7 +231,7 @@ def _format_name(shape: Workload, rate: float | None) -> str:
 def parse_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
     """Return the objects of a file: one JSON object, a JSON array, or one object per line.
 
-    Raise ImportFileError if there are none, or if one lacks a needed key.
+    Raise ImportFileError if none exist, or if one lacks a needed key.
     """
     try:
         content = json.loads(text)
