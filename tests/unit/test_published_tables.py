@@ -66,8 +66,8 @@ CHANGED = {
         "kernels-skylake: .*, ratio, high",
     ),
     "a mean": (
-        r"(?s)(### Our lengths table.*?\| +)(\d+)(\.\d\d ± )",
-        "speed-by-length: .*Speed.*, mean",
+        r"(?s)(### Our backends table.*?\| +)(\d+)(\.\d\d ± )",
+        "backends: .*TTFT.*, mean",
     ),
     "a deviation": (
         r"(193\.82 ± )(\d+)(\.87)",

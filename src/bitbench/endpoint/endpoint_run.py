@@ -464,7 +464,7 @@ class FoundServer:
     key_variable: str = KEY_VARIABLE
 
 
-def find_servers() -> tuple[FoundServer, ...]:
+def _find_servers() -> tuple[FoundServer, ...]:
     """Return the OpenAI-compatible servers on this machine that list a model.
 
     Only loopback is tried. Raise PlatformError if this machine cannot measure, and NotReadyError if
@@ -494,7 +494,7 @@ def find_servers() -> tuple[FoundServer, ...]:
 def choose_servers(urls: Sequence[str]) -> tuple[FoundServer, ...]:
     """Return the server at the URL, or without a URL all servers on this machine.
 
-    Raise UsageError for several URLs, and what `find_named_server` and `find_servers` raise.
+    Raise UsageError for several URLs, and what `_find_named_server` and `_find_servers` raise.
     """
     if len(urls) > 1:
         raise UsageError(
@@ -502,11 +502,11 @@ def choose_servers(urls: Sequence[str]) -> tuple[FoundServer, ...]:
             "to compare two, write a study with two endpoints (docs/endpoints.md)"
         )
     if urls:
-        return (find_named_server(urls[0]),)
-    return find_servers()
+        return (_find_named_server(urls[0]),)
+    return _find_servers()
 
 
-def find_named_server(url: str) -> FoundServer:
+def _find_named_server(url: str) -> FoundServer:
     """Return the server that the user named, to which the usual key is sent.
 
     Raise UsageError for a bad URL, and LoadError if the server lists no model.
