@@ -16,7 +16,6 @@ PUBLISHED = {
     "recipes-by-workload": ("markdown-runs", "md"),
     "backends": ("markdown-backends", "md"),
     "speed-by-length": ("rst-by-length", "rst"),
-    "speed-by-length-1.5b": ("rst-by-length", "rst"),
 }
 
 

@@ -186,7 +186,6 @@ CONTENTS = {
     "recipes-by-workload": recipes_content,
     "backends": backends_content,
     "speed-by-length": lengths_content,
-    "speed-by-length-1.5b": lengths_content,
 }
 
 
