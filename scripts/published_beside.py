@@ -203,7 +203,7 @@ def config_table(summary: StudySummary, labels: Labels) -> Table:
         ),
         make_number_column(title, unit, quality),
     ]
-    if key:
+    if key not in (None, "perplexity"):
         columns.append(make_number_column("Perplexity", Unit.NONE, perplexity))
     columns.append(make_words_column("Kernel", kernels_of))
     return build_table([row for row in summary.configs if row.config in measured], *columns)
